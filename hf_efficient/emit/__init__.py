@@ -1,0 +1,1 @@
+"""A plan becomes plain objects and files of the Hugging Face stack."""

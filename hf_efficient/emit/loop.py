@@ -1,0 +1,153 @@
+"""Plan -> the objects of a hand-written loop: Accelerator, model, optimizer, loader, clipping."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import reduce
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from hf_efficient.effective_batch import at_processes
+from hf_efficient.emit.here import launched_processes, require, training_machine
+from hf_efficient.emit.loader import drop_what_needs_workers
+from hf_efficient.plan import Plan
+from hf_efficient.wording import unknown
+
+if TYPE_CHECKING:
+    import torch
+    from accelerate import Accelerator
+    from torch import nn
+
+
+def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
+    """Build the Accelerator of `plan` and your keywords, which win, and set the plan's process switches.
+
+    Build it before the model: under ZeRO-3 weights are sharded while they load. It never passes `cpu=True`, which
+    drops DeepSpeed in silence; without an accelerator torch finds none and the CPU is used.
+
+    Raises ValueError for needs of the plan that this machine does not meet and for an effective batch that cannot be
+    exact.
+    """
+    import accelerate
+
+    settled = settle_loop(plan, yours)
+    require(plan, training_machine())
+    switch_process(settled)
+    keywords = settled["accelerator"]
+    if isinstance(keywords.get("dynamo_plugin"), Mapping):
+        keywords["dynamo_plugin"] = accelerate.utils.TorchDynamoPlugin(**keywords["dynamo_plugin"])
+    if settled.engine == "DEEPSPEED" and "deepspeed_plugin" not in keywords:
+        keywords["deepspeed_plugin"] = accelerate.utils.DeepSpeedPlugin(hf_ds_config=_deepspeed(settled))
+    return accelerate.Accelerator(**keywords)
+
+
+def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
+    """Return `plan` as it will be under this launcher with your Accelerator keywords: accumulation computed."""
+    import inspect
+
+    from accelerate import Accelerator
+
+    known = inspect.signature(Accelerator).parameters
+    for name in yours or {}:
+        if name not in known:
+            raise unknown("keyword of Accelerator", name, known)
+    plan = plan.override("accelerator", yours or {}, by="you")
+    return at_processes(drop_what_needs_workers(plan, "dataloader"), launched_processes(), "loop")
+
+
+def switch_process(plan: Plan) -> None:
+    """Set the plan's environment variables and torch's switches; they hold for the whole process."""
+    import torch
+
+    os.environ.update({key: str(value) for key, value in plan["env"].items()})
+    for setting in plan.settings:
+        if setting.target == "torch":
+            *path, name = setting.key.split(".")
+            setattr(reduce(getattr, path, torch), name, setting.value)
+
+
+def prepare_model(plan: Plan, model: nn.Module) -> nn.Module:
+    """Do to `model` what Accelerator has no keyword for, such as activation checkpointing, and return it.
+
+    Call it before `accelerator.prepare`.
+    """
+    for trick in plan.tricks:
+        if trick.prepare is not None:
+            trick.prepare(model)
+    return model
+
+
+def make_optimizer(
+    plan: Plan, model: nn.Module, *, lr: float = 5e-5, weight_decay: float = 0.0, **yours: Any
+) -> torch.optim.Optimizer:
+    """Build the optimizer that Trainer would build for the same plan; `lr` is the learning rate per update.
+
+    Weight decay goes to the parameters that Trainer decays: neither biases nor norms. Without an optimizer trick
+    it is Trainer's default, fused AdamW. `yours` are keywords of the optimizer's class and win.
+    """
+    from transformers import Trainer
+    from transformers.training_args import OptimizerNames, ParallelMode
+
+    keywords = {"name": "adamw_torch_fused"} | plan["optimizer"]
+    arguments = SimpleNamespace(
+        optim=OptimizerNames(keywords.pop("name")),
+        optim_args=keywords.pop("args", None),
+        optim_target_modules=keywords.pop("target_modules", None),
+        learning_rate=lr,
+        weight_decay=weight_decay,
+        adam_beta1=0.9,
+        adam_beta2=0.999,
+        adam_epsilon=1e-8,
+        parallel_mode=ParallelMode.NOT_PARALLEL,
+        gradient_accumulation_steps=plan["accelerator"].get("gradient_accumulation_steps", 1),
+    )
+    make, stock = Trainer.get_optimizer_cls_and_kwargs(arguments, model)  # type: ignore[arg-type]
+    # Trainer's own method on what it reads of a Trainer: same groups, same exceptions, no second copy of the rules.
+    trainer = SimpleNamespace(
+        model=model,
+        optimizer=None,
+        args=arguments,
+        optimizer_cls_and_kwargs=(make, {**stock, **keywords, **yours}),
+        get_decay_parameter_names=lambda model: Trainer.get_decay_parameter_names(None, model),  # type: ignore[arg-type]
+    )
+    optimizer: torch.optim.Optimizer = Trainer.create_optimizer(trainer)  # type: ignore[arg-type]
+    return optimizer
+
+
+def dataloader_keywords(plan: Plan, **yours: Any) -> dict[str, Any]:
+    """Return the keywords of torch's DataLoader: the plan's and yours, which win.
+
+    Without an accelerator there is no memory to pin, and pinning is left out.
+    """
+    import torch
+
+    plan = drop_what_needs_workers(plan.override("dataloader", yours, by="you"), "dataloader")
+    keywords = plan["dataloader"]
+    if not torch.accelerator.is_available() and plan.author("dataloader", "pin_memory") != "you":
+        keywords.pop("pin_memory", None)
+    return keywords
+
+
+def clip(plan: Plan, accelerator: Accelerator, model: nn.Module) -> torch.Tensor | None:
+    """Clip the gradients of one update by the plan's `max_grad_norm`; return the norm before clipping.
+
+    Call it once per update, after the last backward. Without a limit in the plan nothing is clipped and None is
+    returned. fp16's loss scale is divided out first; under DeepSpeed the engine clips and its norm is returned.
+    """
+    limit = plan["loop"].get("max_grad_norm")
+    if not limit:
+        return None
+    norm: torch.Tensor | None = accelerator.clip_grad_norm_(model.parameters(), limit)
+    return norm
+
+
+def _deepspeed(plan: Plan) -> dict[str, Any]:
+    """Return the DeepSpeed configuration with the loop's own accumulation and clipping written in.
+
+    accelerate fills "auto" clipping with 1.0, whatever the loop does; 0.0 is DeepSpeed's "no clipping".
+    """
+    return plan["deepspeed"] | {
+        "gradient_accumulation_steps": plan["accelerator"].get("gradient_accumulation_steps", 1),
+        "gradient_clipping": plan["loop"].get("max_grad_norm", 0.0),
+    }

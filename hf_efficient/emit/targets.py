@@ -1,0 +1,55 @@
+"""What `emit` can write, each target as text, and which preset can fill a target that a plan cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hf_efficient.effective_batch import at_processes
+from hf_efficient.emit.deepspeed import deepspeed_json
+from hf_efficient.emit.fields import ArgsClass, training_arguments_json
+from hf_efficient.emit.launch import launch_yaml
+from hf_efficient.emit.python import Door, python_snippet
+from hf_efficient.plan import Plan
+from hf_efficient.wording import unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a target is to be written: for which class or door, and on how many processes (None: not known yet)."""
+
+    args_class: ArgsClass = "trainer"
+    door: Door = "trainer"
+    processes: int | None = None
+    file: str = "launch.yaml"
+
+
+def emit(plan: Plan, target: str, options: Options = Options()) -> str:  # noqa: B008 - frozen
+    """Return the text of `target` for `plan`: a file's content.
+
+    Raises ValueError for a target that there is not, one that the plan cannot fill, and an effective batch whose
+    accumulation is not known before the number of processes is.
+    """
+    if target not in EMITTERS:
+        raise unknown("target", target, EMITTERS)
+    if options.processes is not None:
+        plan = at_processes(plan, options.processes)
+        plan = at_processes(plan, options.processes, "loop") if target == "python" else plan
+    elif plan["loop"].get("effective_batch") and target in NAMES_ACCUMULATION:
+        raise ValueError(
+            f"{plan.author('loop', 'effective_batch')} leaves the accumulation open until the processes are known, "
+            f"and {target} has to name it: add --processes N."
+        )
+    return EMITTERS[target](plan, options)
+
+
+EMITTERS: dict[str, Callable[[Plan, Options], str]] = {
+    "training-args": lambda plan, options: training_arguments_json(plan, options.args_class),
+    "accelerate": lambda plan, options: launch_yaml(plan, options.processes or 1, file=options.file),
+    "deepspeed": lambda plan, options: deepspeed_json(plan),
+    "python": lambda plan, options: python_snippet(plan, options.door),
+}
+"""Every target under its name on the command line."""
+
+NAMES_ACCUMULATION = ("training-args", "python")
+"""The targets that write the accumulation steps out; the others leave them to the script."""

@@ -1,0 +1,102 @@
+"""Plan -> transformers.TrainingArguments, trl.SFTConfig or a class of yours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hf_efficient.effective_batch import at_processes
+from hf_efficient.emit.here import cpu_author, launched_processes, require, training_machine, without_accelerator
+from hf_efficient.emit.loader import drop_what_needs_workers
+from hf_efficient.plan import Plan
+from hf_efficient.renames import explain
+from hf_efficient.tricks import catalogue
+from hf_efficient.wording import unknown
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+A = TypeVar("A", bound="TrainingArguments")
+
+
+def training_arguments(plan: Plan, args_class: type[A] | None = None, **yours: Any) -> A:
+    """Build the arguments of `plan` and yours, which win. Build them before the model: ZeRO-3 shards while it loads.
+
+    `args_class` is TrainingArguments, SFTConfig or any subclass; SFTConfig's own defaults for what a trick can set are
+    put back to those of TrainingArguments, so that both classes train alike.
+
+    Raises ValueError in one sentence for a field that the class has not, for needs of the plan that this machine does
+    not meet, and for an effective batch that cannot be exact; Conflict when you and the plan cannot both be right.
+    """
+    args_class = args_class or _stock()
+    settled = settle(plan, args_class, yours)
+    arguments: A = args_class(**settled["trainer"], **settled["sft"])
+    if arguments.n_gpu > 1 and plan["loop"].get("effective_batch"):
+        raise ValueError(
+            f"One process drives {arguments.n_gpu} GPUs here, so the effective batch would be {arguments.n_gpu} times what "
+            "the plan says. Start the script with `accelerate launch`, or show it one GPU: CUDA_VISIBLE_DEVICES=0."
+        )
+    return arguments
+
+
+def settle(plan: Plan, args_class: type[TrainingArguments] | None = None, yours: Mapping[str, Any] | None = None) -> Plan:
+    """Return `plan` as it will be on this machine, under this launcher, with your values: what is about to be built.
+
+    Raises as `training_arguments` does, and builds nothing.
+    """
+    args_class, yours = args_class or _stock(), dict(yours or {})
+    _check_fields(args_class, yours)
+    machine = training_machine()
+    if yours.get("use_cpu"):
+        machine = without_accelerator(machine)
+    settled = arguments_plan(plan, args_class, yours, processes=launched_processes())
+    require(plan, machine)
+    if not machine.accelerator:
+        settled = settled.assume("trainer", {"use_cpu": True}, by=cpu_author())
+    return settled
+
+
+def arguments_plan(
+    plan: Plan, args_class: type[TrainingArguments], yours: Mapping[str, Any], *, processes: int
+) -> Plan:
+    """Return `plan` with your values and with all that `args_class` must be told, for any machine."""
+    target = {field.name: "sft" if _is_extra(args_class, field.name) else "trainer" for field in fields(args_class)}
+    for name in ("trainer", "sft"):
+        plan = plan.override(name, {k: v for k, v in yours.items() if target[k] == name}, by="you")
+    plan = at_processes(drop_what_needs_workers(plan, "trainer"), processes)
+    if plan.engine == "DEEPSPEED":
+        plan = plan.assume("trainer", {"deepspeed": plan["deepspeed"]}, by=plan.author("launch", "distributed_type"))
+    if args_class is not _stock():
+        plan = plan.assume("trainer", _silence(args_class), by="TrainingArguments' default")
+    return plan.drop("sft", [key for key in plan["sft"] if key not in target])
+
+
+def _silence(args_class: type[TrainingArguments]) -> dict[str, Any]:
+    """Return the stock value of every field that a trick can set and that `args_class` gives another default."""
+    knobs = {key for make in catalogue().values() for key in make().trainer}
+    stock = {field.name: field.default for field in fields(_stock())}
+    # SFTConfig turns checkpointing on through the deprecated alias, which counts while the new name is unset.
+    silence = {"activation_checkpointing": False} if "activation_checkpointing" in stock else {}
+    for field in fields(args_class):
+        default = stock.get(field.name, MISSING)
+        if field.name in knobs and default is not MISSING and field.default != default:
+            silence[field.name] = default
+    return silence
+
+
+def _check_fields(args_class: type[TrainingArguments], yours: Mapping[str, Any]) -> None:
+    known = [field.name for field in fields(args_class) if field.init]
+    wrong = [str(explain(name) or unknown(f"field of {args_class.__name__}", name, known)) for name in yours if name not in known]
+    if wrong:
+        raise ValueError(" ".join(wrong))
+
+
+def _is_extra(args_class: type[TrainingArguments], name: str) -> bool:
+    return args_class is not _stock() and name not in {field.name for field in fields(_stock())}
+
+
+def _stock() -> Any:
+    from transformers import TrainingArguments
+
+    return TrainingArguments

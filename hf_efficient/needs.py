@@ -1,0 +1,10 @@
+"""Requirements that several tricks share."""
+
+from hf_efficient.trick import Need
+
+AMPERE_OR_CPU = Need(
+    capability=(8, 0), or_cpu=True, otherwise="Use fp16 (preset turing) on this GPU: its Tensor Cores know no bf16."
+)
+FAST_CPU_BF16 = Need(cpu_bf16=True, otherwise="Stay in fp32: bf16 would be emulated and slower.")
+DEEPSPEED = Need(package="deepspeed", otherwise="Install torch first, then `pip install 'hf-efficient[deepspeed]'`.")
+BITSANDBYTES = Need(package="bitsandbytes", otherwise="Run `pip install 'hf-efficient[bitsandbytes]'`.")

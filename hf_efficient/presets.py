@@ -1,0 +1,95 @@
+"""Named tuples of tricks: what to take when you do not want to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hf_efficient.needs import FAST_CPU_BF16
+from hf_efficient.tricks import catalogue
+
+if TYPE_CHECKING:
+    from hf_efficient.machine import Machine
+    from hf_efficient.trick import Need, Trick
+
+_make: dict[str, Callable[..., Trick]] = catalogue()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A name, what it is for, its tricks, and those it takes only where the machine has what they need."""
+
+    name: str
+    doc: str
+    tricks: tuple[Trick, ...]
+    where: tuple[tuple[Trick, Need], ...] = ()
+
+    def on(self, machine: Machine) -> tuple[Trick, ...]:
+        """Return the tricks for `machine`."""
+        return (*self.tricks, *(trick for trick, need in self.where if not need.unmet_on(machine)))
+
+    def notes(self, machine: Machine) -> tuple[str, ...]:
+        """Say which tricks of `where` are taken or left out on `machine`, and why."""
+        lacks = [(trick.name, need.unmet_on(machine)) for trick, need in self.where]
+        return tuple(
+            f"{self.name} leaves {name} out: it needs {lack}" if lack else f"{self.name} takes {name}: this CPU is fast at it."
+            for name, lack in lacks
+        )
+
+
+SAFE = (_make["adamw_fused"](), _make["gradient_clipping"](1.0), _make["data_loading"]())
+LEAN = (
+    _make["activation_checkpointing"](),
+    _make["adamw_8bit"](),
+    _make["gradient_clipping"](1.0),
+    _make["data_loading"](),
+)
+SHARDED = (_make["bf16"](), _make["activation_checkpointing"](), *SAFE)
+
+_ALL = (
+    Preset(
+        name="safe",
+        doc="Change nothing but speed: the same training as without it, in the checkpoint's own precision.",
+        tricks=SAFE,
+    ),
+    Preset(
+        name="fast",
+        doc="The most tokens per second on Ampere and newer, where the model fits without saving memory.",
+        tricks=(*SAFE, _make["bf16"](), _make["tf32"](), _make["compile"]()),
+    ),
+    Preset(
+        name="lean",
+        doc="The least memory on one Ampere or newer GPU without adapters or sharding.",
+        tricks=(_make["bf16"](), _make["tf32"](), *LEAN),
+    ),
+    Preset(
+        name="turing",
+        doc="The least memory on cards without bf16: T4, V100, RTX 20.",
+        tricks=(_make["fp16"](), *LEAN),
+    ),
+    Preset(
+        name="cpu",
+        doc="Train without an accelerator: safe, with bf16 where the CPU has instructions for it.",
+        tricks=SAFE,
+        where=((_make["bf16"](), FAST_CPU_BF16),),
+    ),
+    Preset(
+        name="zero2",
+        doc="Several GPUs that each hold the weights: optimizer state and gradients sharded by DeepSpeed.",
+        tricks=(*SHARDED, _make["zero"](2)),
+    ),
+    Preset(
+        name="zero3",
+        doc="Several GPUs that hold the model only together: weights sharded by DeepSpeed as well.",
+        tricks=(*SHARDED, _make["zero"](3)),
+    ),
+    Preset(
+        name="zero3_offload",
+        doc="As zero3, with the optimizer state and its update in host memory, where the GPUs' is too little.",
+        tricks=(*SHARDED, _make["zero"](3, offload="optimizer")),
+    ),
+)
+
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in _ALL}
+"""Every preset under its name."""

@@ -1,0 +1,120 @@
+"""A trick's name is the call that makes it: check the call, write it, read it back."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import wraps
+from inspect import BoundArguments, Parameter, signature
+from types import UnionType
+from typing import Annotated, Any, Literal, ParamSpec, Union, get_args, get_origin, get_type_hints
+
+from hf_efficient.trick import Trick
+from hf_efficient.wording import listed, nearest
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """The least value of a number, written beside its type: `Annotated[int, AtLeast(1)]`."""
+
+    value: float
+
+
+def spelled(make: Callable[P, Trick]) -> Callable[P, Trick]:
+    """Check each call of `make` against its type hints, and name the trick that it returns by that call.
+
+    Raises ValueError with one sentence for an argument that is missing, unknown or of a value that the hint excludes.
+    """
+    hints = get_type_hints(make, include_extras=True)
+
+    @wraps(make)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Trick:
+        bound = _bind(make, *args, **kwargs)
+        for name, value in bound.arguments.items():
+            _check(f"{make.__name__}: {name}", hints[name], value)
+        return replace(make(*args, **kwargs), name=_write(make, bound))
+
+    return call
+
+
+def read(text: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """Read `zero(3, offload="optimizer")` as a name, its arguments and its keywords; only literals are read.
+
+    Raises ValueError for anything else. Nothing is executed.
+    """
+    wrong = ValueError(f"{text!r} is no trick or preset: write a name, such as bf16, or a call, such as zero(3).")
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        if isinstance(node, ast.Name):
+            return node.id, (), {}
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            raise wrong
+        keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords if keyword.arg}
+        return node.func.id, tuple(ast.literal_eval(argument) for argument in node.args), keywords
+    except (SyntaxError, ValueError, RecursionError, MemoryError, TypeError):
+        raise wrong from None
+
+
+def _bind(make: Callable[..., Trick], *args: Any, **kwargs: Any) -> BoundArguments:
+    parameters = signature(make).parameters
+    for name in kwargs.keys() - parameters.keys():
+        close = nearest(name, parameters)
+        offer = f"did you mean {close}?" if close else f"it takes {listed(parameters) or 'none'}."
+        raise ValueError(f"{make.__name__} has no argument {name!r}: {offer}")
+    try:
+        bound = signature(make).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ValueError(f"{make.__name__}: {error}; it takes {listed(parameters) or 'no arguments'}.") from None
+    bound.apply_defaults()
+    return bound
+
+
+def _write(make: Callable[..., Trick], bound: BoundArguments) -> str:
+    """Write the call with what differs from the defaults, by position as long as nothing is left out."""
+    written, by_position = [], True
+    for name, parameter in signature(make).parameters.items():
+        value = bound.arguments[name]
+        if parameter.default is not Parameter.empty and value == parameter.default:
+            by_position = False
+        elif by_position and parameter.kind is not Parameter.KEYWORD_ONLY:
+            written.append(repr(value))
+        else:
+            written.append(f"{name}={value!r}")
+    return f"{make.__name__}({', '.join(written)})" if written else make.__name__
+
+
+def _check(what: str, hint: Any, value: Any) -> None:
+    if not any(_fits(option, value) for option in _options(hint)):
+        allowed = listed([_describe(option) for option in _options(hint)], "or")
+        raise ValueError(f"{what} must be {allowed}, not {value!r}.")
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    if get_origin(hint) is Annotated:
+        inner, limit = get_args(hint)
+        # `x >= limit` is False for nan too, and nothing here is meant to be infinite
+        return _fits(inner, value) and limit.value <= value < float("inf")
+    if get_origin(hint) is Literal:
+        return any(value == option and type(value) is type(option) for option in get_args(hint))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return hint is Any or isinstance(value, hint)
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is Annotated:
+        inner, limit = get_args(hint)
+        return f"{_describe(inner)} of at least {limit.value:g}"
+    if get_origin(hint) is Literal:
+        return listed([repr(option) for option in get_args(hint)], "or")
+    names = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", type(None): "None"}
+    return names.get(hint, str(hint))

@@ -1,0 +1,93 @@
+"""One update's micro-batches at a time, weighted by their labelled tokens: accumulation that equals one big batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from accelerate import Accelerator
+    from torch import nn
+
+Batch = Mapping[str, Any]
+IGNORED = -100
+"""The label that losses skip."""
+
+
+class Window:
+    """The micro-batches of one update; iterate over it once, with a forward and `backward` for each.
+
+    `items` is the number of labelled items of the update over all processes, a tensor without dimensions.
+    """
+
+    def __init__(self, batches: list[Batch], accelerator: Accelerator) -> None:
+        model = _prepared_model(accelerator)
+        counts = [label_items(batch, shifted=shifts_labels(accelerator.unwrap_model(model))) for batch in batches]
+        total: torch.Tensor = accelerator.reduce(sum(counts[1:], counts[0]).to(accelerator.device), "sum")
+        # A window without labels has a loss of 0, not of 0 / 0.
+        self.items = total.clamp(min=1)
+        self._batches, self._accelerator, self._model = batches, accelerator, model
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the micro-batches; gradients are exchanged on the last one only."""
+        last = len(self._batches) - 1
+        for number, batch in enumerate(self._batches):
+            self._accelerator.sync_gradients = number == last
+            with ExitStack() as stack:
+                if number != last:
+                    stack.enter_context(self._accelerator.no_sync(self._model))
+                yield batch
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass of one micro-batch, whose loss is a sum over its items divided by `items`.
+
+        accelerate (DeepSpeed's engine likewise) divides by the accumulation steps and data parallelism averages over
+        processes; `items` has already divided by all of them, so both are undone.
+        """
+        steps, processes = self._accelerator.gradient_accumulation_steps, self._accelerator.num_processes
+        self._accelerator.backward(loss * (steps * processes))
+
+
+def windows(loader: Iterable[Batch], accelerator: Accelerator) -> Iterator[Window]:
+    """Yield `loader`'s batches in windows of `accelerator.gradient_accumulation_steps`; the last may be shorter.
+
+    For each window: `for batch in window: window.backward(model(**batch, num_items_in_batch=window.items).loss)`,
+    then clip, `optimizer.step()`, `scheduler.step()`, `optimizer.zero_grad()`. A model that does not take
+    `num_items_in_batch` passes its summed loss / `window.items`. Each item counts the same, however unequal the
+    micro-batches are; the usual mean of means does not do that.
+
+    Call it after `accelerator.prepare(model, ...)`. Raises ValueError when the batches have no labels.
+    """
+    batches = iter(loader)
+    while window := list(islice(batches, accelerator.gradient_accumulation_steps)):
+        yield Window(window, accelerator)
+
+
+def label_items(batch: Batch, *, shifted: bool) -> torch.Tensor:
+    """Count the labels of `batch` that a loss counts; `shifted` leaves out each row's first, which nothing predicts."""
+    labels = batch.get("shift_labels", batch.get("labels"))
+    if labels is None:
+        raise ValueError("windows() weighs micro-batches by their labels, and these batches have none: add a `labels` key.")
+    if shifted and "shift_labels" not in batch:
+        labels = labels[..., 1:]
+    count: torch.Tensor = labels.ne(IGNORED).sum()
+    return count
+
+
+def shifts_labels(model: nn.Module) -> bool:
+    """Say whether the loss of `model` predicts each token from those before it, by Trainer's own rule."""
+    from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+
+    causal = LOSS_MAPPING.get(getattr(model, "loss_type", None)) is ForCausalLMLoss
+    return causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+
+
+def _prepared_model(accelerator: Accelerator) -> nn.Module:
+    # accelerate keeps what it prepared only there, and a loop should not have to name its model twice.
+    if not accelerator._models:
+        raise ValueError("windows() needs the prepared model: call accelerator.prepare(model, ...) before it.")
+    model: nn.Module = accelerator._models[-1]
+    return model

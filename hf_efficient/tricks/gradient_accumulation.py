@@ -1,0 +1,33 @@
+"""One update out of several small batches."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from hf_efficient.spelling import AtLeast, spelled
+from hf_efficient.trick import Trick
+
+
+@spelled
+def gradient_accumulation(steps: Annotated[int, AtLeast(1)] = 8) -> Trick:
+    """Train with a batch that does not fit, by adding up the gradients of `steps` smaller ones.
+
+    Only the small batch is in memory; the update sees them all. Use it when the effective batch that you want is out
+    of memory. With `batch_size(per_device, effective)` you need not name it: the steps are computed.
+
+    Not when the whole batch fits: smaller matmuls fill the GPU less, and each micro-batch pays the kernel launches.
+
+    It is exact where each micro-batch counts by its share of the window's labelled tokens, as Trainer does for causal
+    language models and `windows` does in a hand-written loop; a mean of means is not. It is not the same training
+    for losses that are no mean over items (in-batch contrastive, load balancing) and for batch norm.
+
+    Published: no figure in our sources; what it costs depends on how full the micro-batch leaves the GPU.
+    """
+    return Trick(
+        family="accumulation",
+        saves=f"the batch in memory is 1/{steps} of the batch that an update sees",
+        costs="smaller matmuls fill the GPU less",
+        numerics="exact",
+        trainer={"gradient_accumulation_steps": steps},
+        accelerator={"gradient_accumulation_steps": steps},
+    )

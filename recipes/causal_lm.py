@@ -1,0 +1,67 @@
+"""Train a causal language model with Trainer, on one GPU or on the CPU.
+
+    accelerate launch recipes/causal_lm.py                                   # small Llama, Python's own sources
+    accelerate launch recipes/causal_lm.py --model Qwen/Qwen3-0.6B --data notes.jsonl --plan lean
+
+Rows of the data have a column `text`. The plan is the preset for your machine unless --plan names presets and tricks;
+every field of TrainingArguments is a flag of its own name and wins over the plan.
+"""
+
+from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments, set_seed
+
+from hf_efficient import training_arguments
+from hf_efficient.emit.files import require_writable_folder
+from hf_efficient.emit.trainer import settle
+from hf_efficient.train.flags import one_sentence_errors, read_flags, recipe_plan
+from hf_efficient.train.load import load_causal_lm, row_length
+from hf_efficient.train.summary import run_summary
+from hf_efficient.train.text import load_texts, token_rows
+
+DEFAULTS = {"output_dir": "out/causal_lm", "logging_steps": 10, "eval_on_start": True, "save_total_limit": 2}
+# For the small Llama, which starts from nothing: a minute on two cores.
+FROM_NOTHING = {"max_steps": 150, "learning_rate": 3e-3, "warmup_steps": 10, "per_device_train_batch_size": 8}
+
+
+def main(argv: list[str] | None = None) -> Trainer:
+    with one_sentence_errors():
+        flags = read_flags(TrainingArguments, argv, doc=__doc__)
+        defaults = DEFAULTS | (FROM_NOTHING if flags.model is None else {})
+        plan = recipe_plan(flags).assume("trainer", defaults, by="recipe")
+
+        args = training_arguments(plan, **flags.given)  # before the model: ZeRO-3 shards weights while they load
+        require_writable_folder(args.output_dir)
+        set_seed(args.seed)
+
+        tokenizer, model = load_causal_lm(flags.model, plan)
+        seq_len = row_length(flags.seq_len, model, embedded=flags.model is None)
+        texts = load_texts(flags.data, seed=args.seed)
+        train, evaluation = (token_rows(split, tokenizer, seq_len) for split in texts)
+
+    trainer = Trainer(
+        model=model,
+        args=args,
+        train_dataset=train,
+        eval_dataset=evaluation,
+        # Pads labels by themselves: a padding token that is also the end token stays a label.
+        data_collator=DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=8),
+        processing_class=tokenizer,
+    )
+    result = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    after = trainer.evaluate()["eval_loss"]
+    trainer.save_model()
+
+    if trainer.is_world_process_zero():
+        before = next(log["eval_loss"] for log in trainer.state.log_history if "eval_loss" in log)
+        tokens = trainer.state.epoch * sum(map(len, train["input_ids"]))
+        outcome = {
+            "speed": f"{tokens / result.metrics['train_runtime']:,.0f} tokens/s (padding not counted)",
+            "evaluation loss": f"{before:.3f} -> {after:.3f}",
+            "model": f"{args.output_dir} ({next(model.parameters()).dtype} weights)",
+            "on your own": "accelerate launch recipes/causal_lm.py --model Qwen/Qwen3-0.6B --data notes.jsonl",
+        }
+        print(run_summary(settle(plan, TrainingArguments, flags.given), ("trainer",), outcome))
+    return trainer
+
+
+if __name__ == "__main__":
+    main()
