@@ -32,19 +32,19 @@ def make_plan(*names: Trick | Preset | str, without: Iterable[str] = (), machine
     A trick that you name replaces a preset's trick of the same family. `machine` decides about the few tricks that a
     preset takes only where they pay (`cpu` and bf16); without it that is the machine at hand.
 
-    Raises Conflict for two tricks of one family that you name, two presets that disagree, and two tricks that want
-    different values for one key; ValueError for a name that nothing has.
+    Raises Conflict for two tricks of one family that you name, two presets that disagree where you do not decide, and
+    two tricks that want different values for one key; ValueError for a name that nothing has.
     """
     machine = machine or this_machine()
     parsed = [parse(name) if isinstance(name, str) else name for name in names]
     presets = [item for item in parsed if isinstance(item, Preset)]
     yours = _by_family(Chosen(item, "") for item in parsed if isinstance(item, Trick))
-    theirs = _by_family(Chosen(trick, preset.name) for preset in presets for trick in preset.on(machine))
-    chosen = theirs | yours
+    theirs = [Chosen(trick, preset.name) for preset in presets for trick in preset.on(machine)]
+    chosen = _by_family(old for old in theirs if old.trick.family not in yours) | yours
     replaced = [
         f"{yours[family].label} replaces {old.label}."
-        for family, old in theirs.items()
-        if family in yours and yours[family].trick != old.trick
+        for old in theirs
+        if (family := old.trick.family) in yours and yours[family].trick != old.trick
     ]
     left_out = _take_out(chosen, tuple([without] if isinstance(without, str) else without))
     plan = Plan(replaced=(*replaced, *left_out), notes=tuple(note for p in presets for note in p.notes(machine)))

@@ -33,7 +33,9 @@ class Preset:
         """Say which tricks of `where` are taken or left out on `machine`, and why."""
         lacks = [(trick.name, need.unmet_on(machine)) for trick, need in self.where]
         return tuple(
-            f"{self.name} leaves {name} out: it needs {lack}" if lack else f"{self.name} takes {name}: this CPU is fast at it."
+            f"{self.name} leaves {name} out: it needs {lack}"
+            if lack
+            else f"{self.name} takes {name}: this CPU is fast at it."
             for name, lack in lacks
         )
 

@@ -52,7 +52,9 @@ def read(text: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
             return node.id, (), {}
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
             raise wrong
-        keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords if keyword.arg}
+        if any(keyword.arg is None for keyword in node.keywords):
+            raise wrong
+        keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
         return node.func.id, tuple(ast.literal_eval(argument) for argument in node.args), keywords
     except (SyntaxError, ValueError, RecursionError, MemoryError, TypeError):
         raise wrong from None

@@ -108,6 +108,17 @@ class Need:
         lack = self._lack(machine)
         return f"{lack}. {self.otherwise}".strip() if lack else ""
 
+    def describe(self) -> str:
+        """Say what is needed, for any machine."""
+        parts = [
+            f"the package {self.package}" if self.package else "",
+            f"compute capability {'.'.join(map(str, self.capability))} or newer" if self.capability > (0, 0) else "",
+            "an accelerator" if self.accelerator else "",
+            f"{self.gpus} GPUs" if self.gpus else "",
+            "a CPU with bf16 instructions" if self.cpu_bf16 else "",
+        ]
+        return " and ".join(part for part in parts if part) + (", or a CPU" if self.or_cpu else "")
+
     def _lack(self, machine: Machine) -> str:
         if self.package and self.package not in machine.packages:
             return f"the package {self.package}, which is not installed"

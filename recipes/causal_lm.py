@@ -14,7 +14,7 @@ from hf_efficient.emit.files import require_writable_folder
 from hf_efficient.emit.trainer import settle
 from hf_efficient.train.flags import one_sentence_errors, read_flags, recipe_plan
 from hf_efficient.train.load import load_causal_lm, row_length
-from hf_efficient.train.summary import run_summary
+from hf_efficient.train.summary import Outcome, run_summary
 from hf_efficient.train.text import load_texts, token_rows
 
 DEFAULTS = {"output_dir": "out/causal_lm", "logging_steps": 10, "eval_on_start": True, "save_total_limit": 2}
@@ -51,14 +51,10 @@ def main(argv: list[str] | None = None) -> Trainer:
     trainer.save_model()
 
     if trainer.is_world_process_zero():
-        before = next(log["eval_loss"] for log in trainer.state.log_history if "eval_loss" in log)
+        evaluations = [log for log in trainer.state.log_history if "eval_loss" in log]
+        seconds = result.metrics["train_runtime"] - sum(log["eval_runtime"] for log in evaluations[:-1])
         tokens = trainer.state.epoch * sum(map(len, train["input_ids"]))
-        outcome = {
-            "speed": f"{tokens / result.metrics['train_runtime']:,.0f} tokens/s (padding not counted)",
-            "evaluation loss": f"{before:.3f} -> {after:.3f}",
-            "model": f"{args.output_dir} ({next(model.parameters()).dtype} weights)",
-            "on your own": "accelerate launch recipes/causal_lm.py --model Qwen/Qwen3-0.6B --data notes.jsonl",
-        }
+        outcome = Outcome(tokens / seconds, evaluations[0]["eval_loss"], after, args.output_dir, model)
         print(run_summary(settle(plan, TrainingArguments, flags.given), ("trainer",), outcome))
     return trainer
 

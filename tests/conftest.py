@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Before torch is imported: models this small are slower on several threads, and much slower on a busy machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
@@ -24,8 +28,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).save_pretrained(folder)
     set_seed(0)
     config = LlamaConfig(
-        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=128, pad_token_id=0, bos_token_id=2, eos_token_id=2,
+        vocab_size=128,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+        pad_token_id=0,
+        bos_token_id=2,
+        eos_token_id=2,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder

@@ -22,3 +22,14 @@ def drop_what_needs_workers(plan: Plan, target: Literal["trainer", "dataloader"]
         if author and author != "you":
             plan = plan.drop(target, [key]).note(f"{key} of {author} is left out: there are 0 workers.")
     return plan
+
+
+def unpin(plan: Plan, target: Literal["trainer", "dataloader"], *, by: str) -> Plan:
+    """Return `plan` without pinned memory, for a run without an accelerator: there is no GPU to copy to.
+
+    TrainingArguments would do so without a word, torch's DataLoader with a warning. A value of yours stays.
+    """
+    key = f"{PREFIX[target]}pin_memory"
+    if plan.author(target, key) in ("", "you"):
+        return plan
+    return plan.override(target, {key: False}, by=by)

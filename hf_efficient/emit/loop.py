@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.effective_batch import at_processes
-from hf_efficient.emit.here import launched_processes, require, training_machine
-from hf_efficient.emit.loader import drop_what_needs_workers
+from hf_efficient.emit.here import cpu_author, launched_processes, require, training_machine
+from hf_efficient.emit.loader import drop_what_needs_workers, unpin
 from hf_efficient.plan import Plan
 from hf_efficient.wording import unknown
 
@@ -53,7 +53,7 @@ def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
         if name not in known:
             raise unknown("keyword of Accelerator", name, known)
     plan = plan.override("accelerator", yours or {}, by="you")
-    return at_processes(drop_what_needs_workers(plan, "dataloader"), launched_processes(), "loop")
+    return at_processes(_loader_plan(plan), launched_processes(), "loop")
 
 
 def switch_process(plan: Plan) -> None:
@@ -102,16 +102,16 @@ def make_optimizer(
         parallel_mode=ParallelMode.NOT_PARALLEL,
         gradient_accumulation_steps=plan["accelerator"].get("gradient_accumulation_steps", 1),
     )
-    make, stock = Trainer.get_optimizer_cls_and_kwargs(arguments, model)  # type: ignore[arg-type]
+    make, stock = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
     # Trainer's own method on what it reads of a Trainer: same groups, same exceptions, no second copy of the rules.
     trainer = SimpleNamespace(
         model=model,
         optimizer=None,
         args=arguments,
         optimizer_cls_and_kwargs=(make, {**stock, **keywords, **yours}),
-        get_decay_parameter_names=lambda model: Trainer.get_decay_parameter_names(None, model),  # type: ignore[arg-type]
+        get_decay_parameter_names=lambda model: Trainer.get_decay_parameter_names(None, model),
     )
-    optimizer: torch.optim.Optimizer = Trainer.create_optimizer(trainer)  # type: ignore[arg-type]
+    optimizer: torch.optim.Optimizer = Trainer.create_optimizer(trainer)
     return optimizer
 
 
@@ -120,13 +120,7 @@ def dataloader_keywords(plan: Plan, **yours: Any) -> dict[str, Any]:
 
     Without an accelerator there is no memory to pin, and pinning is left out.
     """
-    import torch
-
-    plan = drop_what_needs_workers(plan.override("dataloader", yours, by="you"), "dataloader")
-    keywords = plan["dataloader"]
-    if not torch.accelerator.is_available() and plan.author("dataloader", "pin_memory") != "you":
-        keywords.pop("pin_memory", None)
-    return keywords
+    return _loader_plan(plan.override("dataloader", yours, by="you"))["dataloader"]
 
 
 def clip(plan: Plan, accelerator: Accelerator, model: nn.Module) -> torch.Tensor | None:
@@ -140,6 +134,11 @@ def clip(plan: Plan, accelerator: Accelerator, model: nn.Module) -> torch.Tensor
         return None
     norm: torch.Tensor | None = accelerator.clip_grad_norm_(model.parameters(), limit)
     return norm
+
+
+def _loader_plan(plan: Plan) -> Plan:
+    plan = drop_what_needs_workers(plan, "dataloader")
+    return plan if training_machine().accelerator else unpin(plan, "dataloader", by=cpu_author())
 
 
 def _deepspeed(plan: Plan) -> dict[str, Any]:

@@ -84,7 +84,9 @@ def _prepare(plan: Plan) -> list[str]:
         if isinstance(trick.prepare, MethodCall):
             lines.append(f"    {trick.prepare.source('model')}  # {trick.name}")
         elif trick.prepare is not None:
-            lines.append(f"    __import__('hf_efficient').prepare_model(__import__('hf_efficient').make_plan({trick.name!r}), model)")
+            lines.append(
+                f"    __import__('hf_efficient').prepare_model(__import__('hf_efficient').make_plan({trick.name!r}), model)"
+            )
     return lines
 
 

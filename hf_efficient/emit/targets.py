@@ -10,8 +10,10 @@ from hf_efficient.emit.deepspeed import deepspeed_json
 from hf_efficient.emit.fields import ArgsClass, training_arguments_json
 from hf_efficient.emit.launch import launch_yaml
 from hf_efficient.emit.python import Door, python_snippet
+from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
-from hf_efficient.wording import unknown
+from hf_efficient.presets import PRESETS
+from hf_efficient.wording import listed, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,17 @@ def emit(plan: Plan, target: str, options: Options = Options()) -> str:  # noqa:
             f"{plan.author('loop', 'effective_batch')} leaves the accumulation open until the processes are known, "
             f"and {target} has to name it: add --processes N."
         )
+    if not can_emit(plan, target):
+        able = listed([name for name in PRESETS if can_emit(make_plan(name), target)], "or")
+        raise ValueError(
+            f"This plan shards nothing with DeepSpeed, so there is no {target} file to write: take {able}."
+        )
     return EMITTERS[target](plan, options)
+
+
+def can_emit(plan: Plan, target: str) -> bool:
+    """Say whether `plan` has something to write for `target`: any plan has, but for the DeepSpeed JSON."""
+    return target != "deepspeed" or plan.engine == "DEEPSPEED"
 
 
 EMITTERS: dict[str, Callable[[Plan, Options], str]] = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.here import cpu_author, launched_processes, require, training_machine, without_accelerator
-from hf_efficient.emit.loader import drop_what_needs_workers
+from hf_efficient.emit.loader import drop_what_needs_workers, unpin
 from hf_efficient.plan import Plan
 from hf_efficient.renames import explain
 from hf_efficient.tricks import catalogue
@@ -40,7 +40,9 @@ def training_arguments(plan: Plan, args_class: type[A] | None = None, **yours: A
     return arguments
 
 
-def settle(plan: Plan, args_class: type[TrainingArguments] | None = None, yours: Mapping[str, Any] | None = None) -> Plan:
+def settle(
+    plan: Plan, args_class: type[TrainingArguments] | None = None, yours: Mapping[str, Any] | None = None
+) -> Plan:
     """Return `plan` as it will be on this machine, under this launcher, with your values: what is about to be built.
 
     Raises as `training_arguments` does, and builds nothing.
@@ -52,9 +54,10 @@ def settle(plan: Plan, args_class: type[TrainingArguments] | None = None, yours:
         machine = without_accelerator(machine)
     settled = arguments_plan(plan, args_class, yours, processes=launched_processes())
     require(plan, machine)
-    if not machine.accelerator:
-        settled = settled.assume("trainer", {"use_cpu": True}, by=cpu_author())
-    return settled
+    if machine.accelerator:
+        return settled
+    settled = unpin(settled, "trainer", by=cpu_author())
+    return settled.assume("trainer", {"use_cpu": True}, by=cpu_author())
 
 
 def arguments_plan(
@@ -87,7 +90,11 @@ def _silence(args_class: type[TrainingArguments]) -> dict[str, Any]:
 
 def _check_fields(args_class: type[TrainingArguments], yours: Mapping[str, Any]) -> None:
     known = [field.name for field in fields(args_class) if field.init]
-    wrong = [str(explain(name) or unknown(f"field of {args_class.__name__}", name, known)) for name in yours if name not in known]
+    wrong = [
+        str(explain(name) or unknown(f"field of {args_class.__name__}", name, known))
+        for name in yours
+        if name not in known
+    ]
     if wrong:
         raise ValueError(" ".join(wrong))
 

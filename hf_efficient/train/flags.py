@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from hf_efficient.machine import Machine
 from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
 from hf_efficient.wording import nearest, one_sentence
@@ -48,17 +49,20 @@ def recipe_plan(flags: Flags) -> Plan:
     from hf_efficient.emit.here import training_machine
 
     machine = training_machine()
-    names, note = flags.plan, ()
-    if not names:
-        if not machine.accelerator:
-            names, why = ("cpu",), "there is no accelerator here"
-        elif machine.accelerator == "cuda" and machine.capability < (8, 0):
-            names, why = ("turing",), f"{machine.gpu} has no bf16"
-        else:
-            names, why = ("fast",), f"{machine.gpu or machine.accelerator} has bf16"
-        note = (f"Preset {names[0]}: {why}. Choose another with --plan.",)
-    plan = make_plan(*names, without=flags.without, machine=machine)
-    return plan.note(*note)
+    if flags.plan:
+        return make_plan(*flags.plan, without=flags.without, machine=machine)
+    name, why = default_preset(machine)
+    plan = make_plan(name, without=flags.without, machine=machine)
+    return plan.note(f"Preset {name}: {why}. Choose another with --plan.")
+
+
+def default_preset(machine: Machine) -> tuple[str, str]:
+    """Return the preset that a recipe takes on `machine` when nobody names one, and why."""
+    if not machine.accelerator:
+        return "cpu", "there is no accelerator here"
+    if machine.accelerator == "cuda" and machine.capability < (8, 0):
+        return "turing", f"{machine.gpu} has no bf16"
+    return "fast", f"{machine.gpu or machine.accelerator} has bf16"
 
 
 @contextmanager
@@ -79,13 +83,21 @@ def _parser(args_class: type[TrainingArguments], doc: str) -> argparse.ArgumentP
             raise ValueError(f"{message}.")
 
     # No abbreviations: `--max` would silently become one of many flags.
-    parser = Parser(args_class, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(
+        args_class, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     group = parser.add_argument_group("what to train, and how")
     group.add_argument("--model", help="Hub id or folder; default: a small Llama made here")
-    group.add_argument("--data", help="Hub id, file (.jsonl .csv .parquet .txt) or folder; default: Python's own sources")
-    group.add_argument("--plan", nargs="+", action="extend", metavar="NAME", help="presets and tricks, such as lean 'zero(3)'")
+    group.add_argument(
+        "--data", help="Hub id, file (.jsonl .csv .parquet .txt) or folder; default: Python's own sources"
+    )
+    group.add_argument(
+        "--plan", nargs="+", action="extend", metavar="NAME", help="presets and tricks, such as lean 'zero(3)'"
+    )
     group.add_argument("--without", nargs="+", action="extend", metavar="NAME", help="tricks to leave out of the plan")
-    group.add_argument("--seq-len", "--seq_len", type=int, help="longest row in tokens; default 128 for the small Llama, else 512")
+    group.add_argument(
+        "--seq-len", "--seq_len", type=int, help="longest row in tokens; default 128 for the small Llama, else 512"
+    )
     for action in parser._actions:
         action.default = argparse.SUPPRESS  # only what was given is an argument of yours
     return parser

@@ -37,7 +37,9 @@ def load_causal_lm(name: str | None, plan: Plan) -> tuple[PreTrainedTokenizerBas
         raise ValueError(f"Cannot load the model {name}: {one_sentence(error)}") from None
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
-            raise ValueError(f"The tokenizer of {name} has neither a padding nor an end token: set one of them and save it.")
+            raise ValueError(
+                f"The tokenizer of {name} has neither a padding nor an end token: set one of them and save it."
+            )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer, model
 

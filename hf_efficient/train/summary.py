@@ -5,9 +5,13 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from hf_efficient.plan import Plan
+
+if TYPE_CHECKING:
+    from torch import nn
 
 GIB = 2**30
 
@@ -40,7 +44,24 @@ def peak_memory() -> str:
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB:.2f} GiB of the process"
 
 
-def run_summary(plan: Plan, targets: tuple[str, ...], outcome: Mapping[str, Any]) -> str:
-    """Return the end of a recipe's output: the plan as it ran, and the outcome with the peak memory."""
-    rows = {"peak memory": peak_memory(), **{name: str(value) for name, value in outcome.items()}}
+class Outcome(NamedTuple):
+    """What came out of a run: real tokens (no padding) per second, evaluation losses in nats, and the saved model."""
+
+    tokens_per_s: float
+    before: float
+    after: float
+    folder: str
+    model: nn.Module
+
+
+def run_summary(plan: Plan, targets: tuple[str, ...], outcome: Outcome) -> str:
+    """Return the end of a recipe's output: the plan as it ran, what came out, and how to run it on your own."""
+    recipe = Path(sys.argv[0]).name or "RECIPE"
+    rows = {
+        "speed": f"{outcome.tokens_per_s:,.0f} tokens/s (padding not counted)",
+        "peak memory": peak_memory(),
+        "evaluation loss": f"{outcome.before:.3f} -> {outcome.after:.3f}",
+        "model": f"{outcome.folder} ({str(next(outcome.model.parameters()).dtype).removeprefix('torch.')} weights)",
+        "on your own": f"accelerate launch recipes/{recipe} --model Qwen/Qwen3-0.6B --data yours.jsonl",
+    }
     return f"\nWhat each trick set\n{plan_text(plan, targets)}\n\nWhat came out\n{outcome_text(rows)}\n"

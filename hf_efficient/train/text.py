@@ -34,7 +34,9 @@ def load_texts(data: str | None, *, seed: int = 42) -> tuple[Dataset, Dataset]:
     if evaluation is not None:
         return train, _texts(evaluation, data)
     if len(train) == 1:
-        raise ValueError(f"{data} holds one text, and evaluation needs one of its own: separate texts by an empty line.")
+        raise ValueError(
+            f"{data} holds one text, and evaluation needs one of its own: separate texts by an empty line."
+        )
     halves = train.train_test_split(test_size=max(1, round(len(train) * EVALUATED)), seed=seed)
     return halves["train"], halves["test"]
 
@@ -102,16 +104,20 @@ def _texts(dataset: Dataset, data: str) -> Dataset:
     from datasets import Value
 
     strings = [name for name, kind in dataset.features.items() if kind in (Value("string"), Value("large_string"))]
-    column = "text" if "text" in strings else strings[0] if len(strings) == 1 else ""
+    column = "text" if "text" in dataset.features else strings[0] if len(strings) == 1 else ""
     if not column:
         raise ValueError(
             f"{data} has no column `text`; it has {listed(dataset.column_names) or 'none'}: rename the one to train on."
         )
     texts = dataset.select_columns([column]).rename_columns({column: "text"} if column != "text" else {})
-    texts = texts.filter(lambda batch: [bool(text and text.strip()) for text in batch["text"]], batched=True)
+    texts = texts.filter(lambda batch: [_has_text(text) for text in batch["text"]], batched=True)
     if not len(texts):
         raise ValueError(f"{data} holds no text: every row of its column {column!r} is empty.")
     return texts
+
+
+def _has_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _looks_like_a_path(data: str) -> bool:

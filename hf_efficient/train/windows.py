@@ -20,7 +20,8 @@ IGNORED = -100
 class Window:
     """The micro-batches of one update; iterate over it once, with a forward and `backward` for each.
 
-    `items` is the number of labelled items of the update over all processes, a tensor without dimensions.
+    `items` is the number of labelled items of the update over all processes, `loss` what this process has added to
+    their mean loss so far; both are tensors without dimensions.
     """
 
     def __init__(self, batches: list[Batch], accelerator: Accelerator) -> None:
@@ -29,6 +30,7 @@ class Window:
         total: torch.Tensor = accelerator.reduce(sum(counts[1:], counts[0]).to(accelerator.device), "sum")
         # A window without labels has a loss of 0, not of 0 / 0.
         self.items = total.clamp(min=1)
+        self.loss: torch.Tensor = self.items.new_zeros((), dtype=_float32())
         self._batches, self._accelerator, self._model = batches, accelerator, model
 
     def __iter__(self) -> Iterator[Batch]:
@@ -47,6 +49,7 @@ class Window:
         accelerate (DeepSpeed's engine likewise) divides by the accumulation steps and data parallelism averages over
         processes; `items` has already divided by all of them, so both are undone.
         """
+        self.loss += loss.detach()
         steps, processes = self._accelerator.gradient_accumulation_steps, self._accelerator.num_processes
         self._accelerator.backward(loss * (steps * processes))
 
@@ -70,7 +73,9 @@ def label_items(batch: Batch, *, shifted: bool) -> torch.Tensor:
     """Count the labels of `batch` that a loss counts; `shifted` leaves out each row's first, which nothing predicts."""
     labels = batch.get("shift_labels", batch.get("labels"))
     if labels is None:
-        raise ValueError("windows() weighs micro-batches by their labels, and these batches have none: add a `labels` key.")
+        raise ValueError(
+            "windows() weighs micro-batches by their labels, and these batches have none: add a `labels` key."
+        )
     if shifted and "shift_labels" not in batch:
         labels = labels[..., 1:]
     count: torch.Tensor = labels.ne(IGNORED).sum()
@@ -83,6 +88,12 @@ def shifts_labels(model: nn.Module) -> bool:
 
     causal = LOSS_MAPPING.get(getattr(model, "loss_type", None)) is ForCausalLMLoss
     return causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+
+
+def _float32() -> torch.dtype:
+    import torch
+
+    return torch.float32
 
 
 def _prepared_model(accelerator: Accelerator) -> nn.Module:

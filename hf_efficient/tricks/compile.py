@@ -31,11 +31,13 @@ def compile(
         saves="memory traffic between the operations that it fuses",
         costs="compilation at the start and at each new shape",
         numerics="close",
-        # Measured 2026-11-29: 2.3 eps with inductor on a CPU, 2-layer Llama (tests/test_promises.py prints it).
-        within=Rounding("float32", 32),
+        # Measured 2026-11-29: 13.2 eps with inductor on a CPU, 2-layer Llama (tests/test_promises.py prints it).
+        within=Rounding("float32", 48),
         needs=(
             Need(
-                capability=(7, 0), or_cpu=True, otherwise="Leave compile out: Triton supports Volta and newer GPUs only."
+                capability=(7, 0),
+                or_cpu=True,
+                otherwise="Leave compile out: Triton supports Volta and newer GPUs only.",
             ),
         ),
         trainer={"torch_compile": True, **{f"torch_compile_{key}": value for key, value in plugin.items()}},

@@ -25,9 +25,7 @@ def tf32() -> Trick:
         numerics="close",
         # TF32 has the 10-bit mantissa of float16; no card here to measure it, so the bound is float16's.
         within=Rounding("float16", 8),
-        needs=(
-            Need(capability=(8, 0), otherwise="Leave tf32 out: only Ampere and newer GPUs have it."),
-        ),
+        needs=(Need(capability=(8, 0), otherwise="Leave tf32 out: only Ampere and newer GPUs have it."),),
         trainer={"tf32": True},
         torch={"backends.fp32_precision": "tf32"},
     )

@@ -17,8 +17,8 @@ def zero(stage: Literal[1, 2, 3] = 2, offload: Literal["optimizer", "all"] | Non
 
     Stage 1 shards the optimizer state, stage 2 the gradients too, stage 3 the weights too. `offload="optimizer"` keeps
     the optimizer state in host memory and updates there; `offload="all"` (stage 3) keeps the weights there as well.
-    Use the least stage that fits: 2 costs next to nothing over plain data parallelism, 3 sends the weights in
-    every forward and backward pass.
+    Use it with the least stage that fits: 2 costs next to nothing over plain data parallelism, 3 sends the weights
+    in every forward and backward pass.
 
     Not on one GPU without offload (there is nobody to share with), and not where plain data parallelism fits.
 
@@ -30,7 +30,9 @@ def zero(stage: Literal[1, 2, 3] = 2, offload: Literal["optimizer", "all"] | Non
     "ZeRO", 2020).
     """
     if offload == "all" and stage != 3:
-        raise ValueError(f"zero({stage}, offload='all') cannot be: only stage 3 shards weights. Take zero(3, offload='all').")
+        raise ValueError(
+            f"zero({stage}, offload='all') cannot be: only stage 3 shards weights. Take zero(3, offload='all')."
+        )
     devices = {"optimizer": ("optimizer",), "all": ("optimizer", "param")}.get(offload or "", ())
     return Trick(
         family="sharding",

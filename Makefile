@@ -1,0 +1,54 @@
+# make run       sets up .venv and trains a small model; ARGS="--model ... --data ..." trains yours
+# make test      sets up .venv and passes the tests (under 10 minutes on 2 cores)
+# make test-fast one process, no launches (under a minute);  make test-all everything
+# make lint      ruff and mypy;  make generate  rebuild generated files;  make bench-startup  start-up times
+
+PYTHON ?= python3
+VENV := .venv
+# DeepSpeed looks for ninja on PATH when it compiles.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+LAUNCH := accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
+
+.PHONY: run test test-fast test-rest test-all lint generate bench-startup clean
+
+run: $(VENV)/.base
+	$(LAUNCH) recipes/causal_lm.py $(ARGS)
+
+test: $(VENV)/.test
+	python -m pytest -m "not slow"
+
+test-fast: $(VENV)/.test
+	python -m pytest -m "not slow and not launch"
+
+test-rest: lint
+	python -m pytest -m slow
+
+test-all: test test-rest
+
+lint: $(VENV)/.test
+	ruff check
+	ruff format --check
+	mypy
+
+generate: $(VENV)/.base
+	python -m hf_efficient.generate
+
+bench-startup: $(VENV)/.base
+	python benchmarks/startup.py
+
+# torch goes first and pinned: what asks for "any torch" would bring gigabytes of another one.
+$(VENV)/.base: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): a minute or two, most of it downloading."
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.base
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,175 @@
+"""The command line: each command reads, calls one function and renders; nothing is decided here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from hf_efficient import describe, render
+from hf_efficient import shipped as files
+from hf_efficient.emit.files import write
+from hf_efficient.emit.targets import Options, emit
+from hf_efficient.machine import Machine, this_machine
+from hf_efficient.merge import make_plan
+from hf_efficient.wording import listed, one_sentence
+
+app = typer.Typer(
+    help="Training-efficiency tricks for Hugging Face Trainer and Accelerate: plans that become objects and files.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+recipes = typer.Typer(help="Training scripts to read, copy and launch.")
+configs = typer.Typer(help="DeepSpeed files to copy into your project.")
+app.add_typer(recipes, name="recipe")
+app.add_typer(configs, name="config")
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Presets and tricks, such as lean 'zero(3)'.")]
+Without = Annotated[list[str] | None, typer.Option("--without", metavar="NAME", help="Leave a trick out (repeatable).")]
+Gpu = Annotated[
+    str | None, typer.Option("--gpu", help="A card instead of this machine, such as rtx4090; see list gpus.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR")]
+
+
+@app.command("list")
+def list_(kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, as_json: AsJson = False) -> None:
+    """List tricks, presets, recipes, configs and gpus, or one of them."""
+    _show(describe.lists(kind), as_json, render.lists)
+
+
+@app.command()
+def explain(names: Names, gpu: Gpu = None, as_json: AsJson = False) -> None:
+    """Explain tricks and presets: what they set in each target, save, cost and need, and when to use them."""
+    machine = _machine(gpu)
+    pages = [describe.page(name, machine) for name in names]
+    if as_json:
+        _print_json(pages[0] if len(pages) == 1 else pages)
+    else:
+        for page in pages:
+            render.page(page)
+
+
+@app.command()
+def plan(
+    names: Names,
+    gpu: Gpu = None,
+    processes: Annotated[int, typer.Option("--processes", help="Processes of the run.")] = 1,
+    without: Without = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge presets and tricks into settings, each with its author, and say what the machine lacks for them."""
+    machine = _machine(gpu)
+    made = make_plan(*names, without=without or (), machine=machine)
+    _show(describe.plan_report(made, machine, processes), as_json, render.plan)
+
+
+@app.command("emit")
+def emit_(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="training-args, accelerate, deepspeed or python.")],
+    names: Names,
+    args_class: Annotated[
+        Literal["trainer", "sft"], typer.Option("--class", help="Class of training-args.")
+    ] = "trainer",
+    door: Annotated[
+        Literal["trainer", "sft", "accelerate"], typer.Option("--door", help="Script of python.")
+    ] = "trainer",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to a file.")] = None,
+    processes: Annotated[int | None, typer.Option("--processes", help="Processes of the run.")] = None,
+    gpu: Gpu = None,
+    without: Without = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Accepted everywhere; here the output is the file itself.")
+    ] = False,
+) -> None:
+    """Write a plan as a file: TrainingArguments as JSON, accelerate YAML, DeepSpeed JSON or lines of Python."""
+    machine = _machine(gpu)
+    made = make_plan(*names, without=without or (), machine=machine)
+    file = output.name if output else "launch.yaml"
+    text = emit(made, target, Options(args_class=args_class, door=door, processes=processes, file=file))
+    for sentence in made.unmet(machine):
+        print(f"unmet: {sentence}", file=sys.stderr)
+    if output:
+        write(output, text)
+        print(f"wrote {output}", file=sys.stderr)
+    else:
+        print(text, end="")
+
+
+@app.command()
+def machine(gpu: Gpu = None, as_json: AsJson = False) -> None:
+    """Say what this machine is, as plans see it, or what a card of the table is."""
+    _show(describe.machine_row(_machine(gpu)), as_json, render.machine)
+
+
+@recipes.command("list")
+def recipe_list(as_json: AsJson = False) -> None:
+    """List the recipes."""
+    _show(describe.lists("recipes"), as_json, render.lists)
+
+
+@recipes.command("copy")
+def recipe_copy(name: str, folder: Folder, as_json: AsJson = False) -> None:
+    """Copy a recipe into a folder."""
+    _copy("recipes", name, folder, as_json)
+
+
+@configs.command("list")
+def config_list(as_json: AsJson = False) -> None:
+    """List the DeepSpeed files."""
+    _show(describe.lists("configs"), as_json, render.lists)
+
+
+@configs.command("copy")
+def config_copy(name: str, folder: Folder, as_json: AsJson = False) -> None:
+    """Copy a DeepSpeed file into a folder."""
+    _copy("configs", name, folder, as_json)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0 fine, 2 bad usage with one sentence on stderr."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        app(argv or ["--help"], standalone_mode=False)
+    except ValueError as error:
+        return _refuse(one_sentence(error))
+    except Exception as error:
+        # typer's own usage errors, whichever click they come from
+        if not hasattr(error, "format_message"):
+            raise
+        return _refuse(f"{one_sentence(ValueError(error.format_message()))} See --help.")
+    return 0
+
+
+def _refuse(sentence: str) -> int:
+    print(f"error: {sentence}", file=sys.stderr)
+    return 2
+
+
+def _machine(gpu: str | None) -> Machine:
+    return Machine.named(gpu) if gpu else this_machine()
+
+
+def _copy(kind: files.Kind, name: str, folder: Path, as_json: bool) -> None:
+    path = files.copy(kind, name, folder)
+    _show({"copied": str(path)}, as_json, lambda data: print(f"copied {data['copied']}"))
+
+
+def _show(data: Any, as_json: bool, rendered: Any) -> None:
+    if as_json:
+        _print_json(data)
+    else:
+        rendered(data)
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

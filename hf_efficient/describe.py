@@ -1,0 +1,126 @@
+"""What there is, as plain data: lists, pages and plans, for a terminal, for JSON and for the docs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from hf_efficient.effective_batch import at_processes, effective_batch
+from hf_efficient.machine import Machine, cards
+from hf_efficient.merge import make_plan, parse
+from hf_efficient.plan import Plan
+from hf_efficient.presets import PRESETS, Preset
+from hf_efficient.shipped import shipped
+from hf_efficient.trick import Trick
+from hf_efficient.tricks import catalogue
+from hf_efficient.wording import unknown
+
+Row = dict[str, Any]
+
+
+def lists(kind: str | None = None) -> dict[str, list[Row]]:
+    """Return the lists of one kind, or of all. Raises ValueError for a kind that there is not."""
+    if kind is not None and kind not in KINDS:
+        raise unknown("list", kind, KINDS)
+    return {name: make() for name, make in KINDS.items() if kind in (None, name)}
+
+
+def page(name: str, machine: Machine) -> Row:
+    """Return all there is to say about a trick (in any spelling) or a preset, and what `machine` lacks for it."""
+    subject = parse(name)
+    plan = make_plan(subject, machine=machine)
+    doc = (
+        subject.doc if isinstance(subject, Preset) else inspect.cleandoc(catalogue()[_function(subject)].__doc__ or "")
+    )
+    tricks = plan.tricks
+    row: Row = {
+        "name": subject.name,
+        "doc": doc,
+        "settings": _settings(plan),
+        "needs": [f"{trick.name}: {need.describe()}" for trick in tricks for need in trick.needs],
+        "unmet": plan.unmet(machine),
+        "checks": [],
+        "figures": figures(doc),
+    }
+    if isinstance(subject, Preset):
+        return row | {"tricks": [trick.name for trick in tricks], "notes": list(plan.notes)}
+    about = {key: getattr(subject, key) for key in ("family", "saves", "costs", "numerics")}
+    about["arguments"] = f"{_function(subject)}{_arguments(catalogue()[_function(subject)])}"
+    return row | about | {"within": subject.within._asdict() if subject.within else None}
+
+
+def figures(doc: str) -> list[str]:
+    """Return the published figures that a docstring states: its paragraph that begins with `Published:`."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in doc.split("\n\n")]
+    return [text.removeprefix("Published: ") for text in paragraphs if text.startswith("Published: ")]
+
+
+def plan_report(plan: Plan, machine: Machine, processes: int) -> Row:
+    """Return a plan on `processes` as data, with what `machine` lacks for it and what would be faster there."""
+    settled = at_processes(plan, processes)
+    return {
+        "settings": _settings(settled),
+        "unmet": plan.unmet(machine),
+        "effective_batch": effective_batch(plan, processes),
+        "replaced": list(settled.replaced),
+        "notes": list(settled.notes),
+        "advice": plan.advice(machine),
+    }
+
+
+def machine_row(machine: Machine) -> Row:
+    """Return a machine as data that JSON can hold."""
+    capability = ".".join(map(str, machine.capability)) if machine.capability > (0, 0) else ""
+    return asdict(machine) | {"capability": capability}
+
+
+def _settings(plan: Plan) -> list[Row]:
+    return [setting._asdict() for setting in plan.settings]
+
+
+def _function(trick: Trick) -> str:
+    return trick.name.split("(")[0]
+
+
+def _arguments(make: Callable[..., Trick]) -> str:
+    """Return the arguments and defaults of a trick's function, as one would write them."""
+    parts = [
+        name if parameter.default is parameter.empty else f"{name}={parameter.default!r}"
+        for name, parameter in inspect.signature(make).parameters.items()
+    ]
+    return f"({', '.join(parts)})"
+
+
+def _tricks() -> list[Row]:
+    made = [make() for make in catalogue().values()]
+    return [{key: getattr(trick, key) for key in ("name", "family", "saves", "costs", "numerics")} for trick in made]
+
+
+def _presets() -> list[Row]:
+    return [
+        {
+            "name": preset.name,
+            "doc": preset.doc,
+            "tricks": [trick.name for trick in preset.tricks],
+            "where_it_pays": [trick.name for trick, _ in preset.where],
+        }
+        for preset in PRESETS.values()
+    ]
+
+
+KINDS: Mapping[str, Callable[[], list[Row]]] = {
+    "tricks": _tricks,
+    "presets": _presets,
+    "recipes": lambda: [{"name": name, "doc": file.doc} for name, file in shipped("recipes").items()],
+    "configs": lambda: [{"name": name, "doc": file.doc} for name, file in shipped("configs").items()],
+    "gpus": lambda: [_card(machine) for machine in cards()],
+}
+"""Every kind of list under its name on the command line."""
+
+
+def _card(machine: Machine) -> Row:
+    row = machine_row(machine)
+    keys = ("capability", "memory_gib", "bandwidth_gb_s", "peak_tflops", "source")
+    return {"name": machine.gpu} | {key: row[key] for key in keys} | {"memory_gib": round(machine.memory_gib, 2)}

@@ -1,0 +1,63 @@
+"""`python -m hf_efficient.generate` rebuilds what is made from the code: DeepSpeed files and the README's tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_efficient.describe import lists
+from hf_efficient.emit.deepspeed import deepspeed_json
+from hf_efficient.emit.files import write
+from hf_efficient.merge import make_plan
+from hf_efficient.presets import PRESETS
+
+ROOT = Path(__file__).parents[1]
+TABLES = {"tricks": ("name", "saves", "costs", "numerics"), "presets": ("name", "doc", "tricks")}
+"""List -> the columns that the README shows of it, between `<!-- NAME -->` and `<!-- /NAME -->`."""
+
+
+def generated() -> dict[Path, str]:
+    """Return every generated file of the repository and what it should hold."""
+    plans = {name: make_plan(name) for name in PRESETS}
+    files = {
+        ROOT / "deepspeed_configs" / f"{name}.json": deepspeed_json(plan)
+        for name, plan in plans.items()
+        if plan.engine == "DEEPSPEED"
+    }
+    readme = ROOT / "README.md"
+    return files | {readme: _with_tables(readme.read_text(encoding="utf-8"))}
+
+
+def _with_tables(text: str) -> str:
+    for name, columns in TABLES.items():
+        before, opened, rest = text.partition(f"<!-- {name} -->\n")
+        _, closed, after = rest.partition(f"<!-- /{name} -->")
+        assert opened and closed, f"README.md has lost its markers for the table {name}"
+        text = f"{before}{opened}{_markdown(lists(name)[name], columns)}{closed}{after}"
+    return text
+
+
+def _markdown(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    lines = [columns, ["---"] * len(columns), *([_cell(row[column]) for column in columns] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    text = ", ".join(f"`{item}`" for item in value) if isinstance(value, list) else str(value)
+    return text.replace("|", "\\|")
+
+
+def main() -> int:
+    """Write what has changed and name it."""
+    for path, text in generated().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(exist_ok=True)
+            write(path, text)
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Data become words and tables: wrapped at a terminal, one line per row in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPE_WIDTH = 100_000
+"""Columns where nobody looks: rows are not to be wrapped or cut."""
+
+
+def console() -> Console:
+    """Return a console on stdout that neither wraps nor colours in a pipe."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, soft_wrap=False)
+
+
+def table(title: str, rows: Sequence[Mapping[str, Any]], *, columns: Sequence[str] = ()) -> None:
+    """Print rows under their columns' names; a title that is not empty stands above."""
+    from rich.table import Table
+
+    out = console()
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    columns = columns or (list(rows[0]) if rows else [])
+    for column in columns:
+        shown.add_column(column, overflow="fold")
+    for row in rows:
+        shown.add_row(*(text(row[column]) for column in columns))
+    if title:
+        out.print(title, style="bold")
+    with out.capture() as captured:
+        out.print(shown)
+    out.file.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n\n")
+
+
+def lists(data: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Print each list under its name."""
+    for kind, rows in data.items():
+        table(kind, rows)
+
+
+def page(data: Mapping[str, Any]) -> None:
+    """Print one page: the text, the facts, and what is set where."""
+    out = console()
+    out.print(data.get("arguments", data["name"]), style="bold")
+    print(f"\n{data['doc']}\n")
+    for key in ("tricks", "family", "saves", "costs", "numerics", "needs", "unmet", "notes"):
+        if data.get(key):
+            print(f"{key + ':':<10}{text(data[key])}")
+    print()
+    table("", data["settings"], columns=("target", "key", "value", *(("by",) if "tricks" in data else ())))
+
+
+def plan(data: Mapping[str, Any]) -> None:
+    """Print a plan: its settings with their authors, then its sentences."""
+    table("", data["settings"])
+    if data["effective_batch"]:
+        print(f"effective batch: {data['effective_batch']}")
+    for key in ("replaced", "notes", "advice"):
+        for sentence in data[key]:
+            print(sentence)
+    for sentence in data["unmet"]:
+        print(f"unmet: {sentence}")
+
+
+def machine(data: Mapping[str, Any]) -> None:
+    """Print a machine, a figure a line; packages in one line each."""
+    for key, value in data.items():
+        if value and key != "packages":
+            print(f"{key + ':':<17}{text(value)}")
+    for name in ("torch", "transformers", "accelerate", "datasets", "peft", "trl", "bitsandbytes", "deepspeed"):
+        print(f"{name + ':':<17}{data['packages'].get(name, 'not installed')}")
+
+
+def text(value: Any) -> str:
+    """Return a value as a cell shows it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {text(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(text, value)) if not value or len(str(value[0])) < 40 else " ".join(map(text, value))
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,92 @@
+"""The fields of TrainingArguments that a hand-written loop honours, and where each of them goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from hf_efficient.plan import Plan
+from hf_efficient.renames import explain
+from hf_efficient.wording import listed, nearest
+
+OPTIONS = (
+    "learning_rate",
+    "weight_decay",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "max_steps",
+    "num_train_epochs",
+    "per_device_eval_batch_size",
+    "logging_steps",
+    "seed",
+    "output_dir",
+)
+"""Fields that the loop itself reads, under their own names in the target `loop`."""
+
+HONOURED: dict[str, tuple[str, str]] = {
+    "per_device_train_batch_size": ("dataloader", "batch_size"),
+    "dataloader_num_workers": ("dataloader", "num_workers"),
+    "dataloader_prefetch_factor": ("dataloader", "prefetch_factor"),
+    "dataloader_pin_memory": ("dataloader", "pin_memory"),
+    "dataloader_persistent_workers": ("dataloader", "persistent_workers"),
+    "gradient_accumulation_steps": ("accelerator", "gradient_accumulation_steps"),
+    "max_grad_norm": ("loop", "max_grad_norm"),
+    **{name: ("loop", name) for name in OPTIONS},
+}
+"""Field of TrainingArguments -> target and key of the loop."""
+
+
+def loop_plan(plan: Plan, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Plan:
+    """Return `plan` with the fields that were given (by you) and the recipe's defaults, for a hand-written loop.
+
+    What nobody says has the value that TrainingArguments gives it. Raises ValueError naming every field that was
+    given and that the loop does not honour.
+    """
+    from dataclasses import fields
+
+    from transformers import TrainingArguments
+
+    _refuse(given)
+    for name, value in given.items():
+        target, key = HONOURED[name]
+        plan = plan.override(target, {key: value}, by="you")
+    for name, value in defaults.items():
+        target, key = HONOURED[name]
+        plan = plan.assume(target, {key: value}, by="recipe")
+    stock = {field.name: field.default for field in fields(TrainingArguments)}
+    batch = {"batch_size": stock["per_device_train_batch_size"]}
+    plan = plan.assume("dataloader", batch, by="TrainingArguments' default")
+    return plan.assume("loop", {name: stock[name] for name in OPTIONS}, by="TrainingArguments' default")
+
+
+def run_length(options: Mapping[str, Any], batches: int, steps: int) -> tuple[int, int]:
+    """Return how many updates a run makes and how many of them warm up, by Trainer's rules.
+
+    `max_steps`, else `num_train_epochs` over `batches` in windows of `steps`; `warmup_steps` below 1 is a share.
+    """
+    epochs = options["num_train_epochs"] * math.ceil(batches / steps)
+    updates = options["max_steps"] if options["max_steps"] > 0 else math.ceil(epochs)
+    warmup = options["warmup_steps"]
+    return updates, int(warmup) if warmup >= 1 else math.ceil(updates * warmup)
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    wrong = [name for name in given if name not in HONOURED]
+    if not wrong:
+        return
+    hints = [explain(name) or _hint(name) for name in wrong]
+    raise ValueError(
+        f"This loop does not honour {listed(f'--{name}' for name in wrong)}. {' '.join(h for h in hints if h)} "
+        f"It takes {listed(f'--{name}' for name in sorted(HONOURED))}; recipes/causal_lm.py takes them all."
+    )
+
+
+def _hint(name: str) -> str:
+    from hf_efficient.tricks import catalogue
+
+    tricks = [trick for trick, make in catalogue().items() if name in make().trainer]
+    if tricks:
+        return f"For --{name} write --plan {tricks[0]} (or --without {tricks[0]})."
+    close = nearest(name, HONOURED)
+    return f"Did you mean --{close}?" if close and close != name else ""

@@ -1,0 +1,101 @@
+"""What the README says is run: its three ways of use, its commands and its tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SCRIPTS = dict(re.findall(r"<!-- run: (\S+) -->\n```python\n(.*?)```", README, re.DOTALL))
+OUTPUTS = dict(re.findall(r"<!-- output: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
+TEXTS = [" ".join(f"w{(number * 3 + i) % 100}" for i in range(5 + number)) for number in range(24)]
+
+
+@pytest.fixture
+def project(tiny: Path, tmp_path: Path) -> Path:
+    """A folder of somebody's own, with data, and with the tiny model where the README has a Hub id."""
+    (tmp_path / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    (tmp_path / "notes.txt").write_text("\n".join(TEXTS))
+    for name, source in SCRIPTS.items():
+        assert "Qwen/Qwen3-0.6B" in source
+        (tmp_path / name).write_text(source.replace("Qwen/Qwen3-0.6B", str(tiny)))
+    return tmp_path
+
+
+def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("script", ["trainer.py", "loop.py"])
+def test_its_lines_of_python_train(script: str, project: Path) -> None:
+    """The Trainer and the loop of the README run in somebody's folder as they stand."""
+    run = _run([sys.executable, script], project)
+    assert run.returncode == 0, run.stderr[-3000:]
+    if script == "trainer.py":
+        assert "'train_loss'" in run.stdout + run.stderr
+
+
+@pytest.mark.launch
+def test_a_copied_deepspeed_file_trains_in_a_stock_script(project: Path) -> None:
+    """`config copy` and a script that knows nothing of us: DeepSpeed's engine trains with the plan's stage."""
+    assert "hf_efficient" not in SCRIPTS["deepspeed.py"]
+    assert "hf-efficient config copy zero2 ." in README
+    copied = _run([sys.executable, "-m", "hf_efficient", "config", "copy", "zero2", "."], project)
+    assert copied.returncode == 0, copied.stderr
+    told = re.search(r"`(accelerate launch --use_deepspeed --num_processes 1) script.py`", README)
+    assert told
+    # The engine says what it is at the end of the script, where the README's reader sees nothing.
+    source = (project / "deepspeed.py").read_text().replace("Trainer(model", "trainer = Trainer(model")
+    source = source.replace(").train()", ")\ntrainer.train()")
+    engine = "engine = trainer.model_wrapped\nprint('ENGINE', type(engine).__name__, engine.zero_optimization_stage(), engine.gradient_clipping())\n"
+    (project / "script.py").write_text(source + engine)
+    run = _run([*shlex.split(told[1]), "script.py"], project)
+    assert run.returncode == 0, (run.stdout + run.stderr)[-3000:]
+    assert "ENGINE DeepSpeedEngine 2 1.0" in run.stdout
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_its_outputs_are_real(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An output that the README shows is what the command prints."""
+    from hf_efficient.cli import main
+
+    assert main(shlex.split(command)) == 0
+    assert capsys.readouterr().out.rstrip() == OUTPUTS[command].rstrip()
+
+
+def test_every_command_that_it_names_exists() -> None:
+    """Every `hf-efficient ...` and `make ...` in the README names a command that there is."""
+    from hf_efficient.cli import app
+
+    commands = {c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands}
+    commands |= {group.name for group in app.registered_groups}
+    assert set(re.findall(r"`hf-efficient (\w+)", README)) <= commands
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:`|^)make ([a-z-]+)", README, re.MULTILINE)) <= targets
+
+
+def test_it_has_the_two_commands_and_no_placeholder() -> None:
+    """A newcomer needs `make run` and `make test`; nothing is left to fill in."""
+    assert "make run " in README
+    assert "make test " in README
+    assert "PLACEHOLDER" not in README
+    assert OUTPUTS
+    assert len(SCRIPTS) == 3
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_way_of_use_is_about_ten_lines(script: str) -> None:
+    """Imports aside, ten lines or a few more."""
+    lines = [line for line in SCRIPTS[script].splitlines() if line.strip() and not line.startswith(("from", "import"))]
+    assert len(lines) <= 14

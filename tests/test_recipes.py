@@ -1,0 +1,144 @@
+"""Recipes, called in this process on a tiny model: they train, save, summarise, and refuse in one sentence."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
+WORDS = [f"w{number % 100}" for number in range(4000)]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Forty texts of unequal lengths as JSON lines."""
+    path = tmp_path / "notes.jsonl"
+    texts = [" ".join(WORDS[number * 7 : number * 7 + 5 + number]) for number in range(40)]
+    path.write_text("".join(json.dumps({"text": text, "source": number}) + "\n" for number, text in enumerate(texts)))
+    return path
+
+
+@pytest.fixture(params=RECIPES)
+def recipe(request: pytest.FixtureRequest) -> Callable[[list[str]], Any]:
+    """Return the `main` of a recipe."""
+    main: Callable[[list[str]], Any] = runpy.run_path(str(ROOT / "recipes" / f"{request.param}.py"))["main"]
+    return main
+
+
+def test_it_trains_a_model_that_loads_and_generates(
+    recipe: Callable[[list[str]], Any], tiny: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loss falls, the summary names authors and results, and the saved model generates text."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = tmp_path / "out"
+    recipe([
+        "--model", str(tiny), "--data", str(data), "--output_dir", str(out), "--max_steps", "30", "--seq-len", "32",
+        "--learning_rate", "0.01", "--plan", "safe", "activation_checkpointing", "batch_size(4, effective=8)",
+        "--without", "data_loading",
+    ])  # fmt: skip
+    printed = capsys.readouterr().out
+    before, after = map(float, printed.split("evaluation loss")[1].split("\n")[0].split("->"))
+    assert after < before - 0.5
+    for said in (
+        "What each trick set",
+        "adamw_fused",
+        "What came out",
+        "tokens/s",
+        "peak memory",
+        str(out),
+        "max_steps=30",
+    ):
+        assert said in printed
+    assert "Accumulation 2: 8 samples per update / (4 per device x 1 process)." in printed
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    ids = model.generate(**tokenizer("w1 w2 w3", return_tensors="pt"), max_new_tokens=4, min_new_tokens=4)
+    assert ids.shape == (1, 7)
+    assert tokenizer.decode(ids[0])
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["--plan", "bf61"], "did you mean bf16?"),
+        (["--plan", "bf16", "fp16"], "both of the family precision"),
+        (["--plan", "fp16"], "This plan cannot run here: fp16 needs an accelerator"),
+        (["--plan", "batch_size(24, effective=64)"], "Take per_device 16 or 32"),
+        (["--plan", "safe", "--without", "fp16"], "has no fp16 to leave out"),
+        (["--learnig_rate", "1"], "did you mean --learning_rate?"),
+        (["--evaluation_strategy", "no"], "use eval_strategy"),
+        (["--learning_rate", "fast"], "invalid float value: 'fast'"),
+        (["--seq-len", "1"], "--seq-len must be at least 2"),
+        (["--seq-len", "4096"], "is more than the 128 positions"),
+        (["stray"], "belongs to no flag"),
+        (["--data", "missing.jsonl"], "There is no file or folder missing.jsonl"),
+        (["--model", "./missing-model"], "Cannot load the model ./missing-model"),
+        (["--output_dir", "{data}/out"], "Cannot write to the folder"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    recipe: Callable[[list[str]], Any], argv: list[str], sentence: str, tiny: Path, data: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Nothing is trained or written; the sentence says what is wrong and what would be right."""
+    asked = [word.format(data=data) for word in argv]
+    if "--model" not in argv:
+        asked += ["--model", str(tiny)]
+    if "--data" not in argv:
+        asked += ["--data", str(data)]
+    if "--output_dir" not in argv:
+        asked += ["--output_dir", str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as exit_:
+        recipe(asked)
+    assert exit_.value.code == 2
+    err = capsys.readouterr().err
+    assert sentence in err
+    assert sum(line.startswith("error: ") for line in err.splitlines()) == 1
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_the_loop_refuses_by_name_what_it_does_not_honour(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A field of TrainingArguments that the loop would ignore is an error, with the trick that does it."""
+    main = runpy.run_path(str(ROOT / "recipes" / "accelerate_loop.py"))["main"]
+    with pytest.raises(SystemExit):
+        main(["--model", str(tiny), "--bf16", "--neftune_noise_alpha", "5"])
+    err = capsys.readouterr().err
+    assert "does not honour --bf16 and --neftune_noise_alpha" in err
+    assert "write --plan bf16" in err
+
+
+def test_your_value_wins_and_is_said_to_be_yours(
+    recipe: Callable[[list[str]], Any], tiny: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A field on the command line replaces the trick's value, and its author is `you`."""
+    recipe([
+        "--model", str(tiny), "--data", str(data), "--output_dir", str(tmp_path / "out"), "--max_steps", "1",
+        "--max_grad_norm", "0.5", "--dataloader_num_workers", "0", "--plan", "safe",
+    ])  # fmt: skip
+    printed = capsys.readouterr().out
+    yours = next(line for line in printed.splitlines() if line.startswith("  you"))
+    assert "max_grad_norm=0.5" in yours
+    assert "max_grad_norm=1.0" not in printed
+    assert "is left out: there are 0 workers" in printed
+
+
+def test_the_default_plan_is_the_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --plan: cpu without an accelerator, turing below capability 8.0, else fast; the reason is noted."""
+    from hf_efficient.emit import here
+    from hf_efficient.machine import Machine
+    from hf_efficient.train.flags import Flags, recipe_plan
+
+    flags = Flags(model=None, data=None, plan=(), without=(), seq_len=None, given={})
+    expected = {"T4": "Preset turing: T4 has no bf16.", "L4": "Preset fast: L4 has bf16."}
+    with pytest.MonkeyPatch.context() as patch:
+        for gpu, note in expected.items():
+            patch.setattr(here, "training_machine", lambda gpu=gpu: Machine.named(gpu))
+            assert recipe_plan(flags).notes[-1].startswith(note)
+        patch.setattr(here, "training_machine", lambda: Machine())
+        assert recipe_plan(flags).notes[-1].startswith("Preset cpu: there is no accelerator here.")

@@ -1,0 +1,131 @@
+"""A few updates of the tiny model through either door, and what the real objects show of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, Trainer, default_data_collator
+
+from hf_efficient import (
+    clip,
+    dataloader_keywords,
+    make_accelerator,
+    make_optimizer,
+    prepare_model,
+    training_arguments,
+    windows,
+)
+from hf_efficient.plan import Plan
+
+DOORS = pytest.mark.parametrize("door", ["trainer", "loop"])
+ONLY_CPU = pytest.mark.skipif(torch.accelerator.is_available(), reason="says what happens without an accelerator")
+HYPER = {"learning_rate": 1e-3, "weight_decay": 0.1}
+
+
+@dataclass
+class Run:
+    """What one run showed: `gradients` is the whole gradient at each update, `batches` the rows of each forward."""
+
+    model: nn.Module
+    batches: list[int] = field(default_factory=list)
+    gradients: list[torch.Tensor] = field(default_factory=list)
+    optimizer: Optimizer | None = None
+    loader: DataLoader[Any] | None = None
+    trained: Any = None
+    """The model as accelerate prepared it, around `model`."""
+
+    @property
+    def norms(self) -> list[float]:
+        """The gradient's norm at each update."""
+        return [gradient.norm().item() for gradient in self.gradients]
+
+
+def load(tiny: Path, plan: Plan | None = None) -> nn.Module:
+    """Return the tiny model, loaded as `plan` says."""
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(tiny, **(plan["model"] if plan else {}))
+    return model
+
+
+def train(door: str, plan: Plan, model: nn.Module, rows: Sequence[Any], *, updates: int = 2) -> Run:
+    """Train `model` on `rows`, in their order, through `door`."""
+    run = Run(model)
+    with watched(run):
+        {"trainer": _by_trainer, "loop": _by_loop}[door](plan, run, rows, updates)
+    return run
+
+
+@contextmanager
+def watched(run: Run) -> Iterator[None]:
+    """Note each forward pass of the model and each update, whoever calls them."""
+
+    def note_update(optimizer: Optimizer, *_: Any) -> None:
+        run.optimizer = optimizer
+        gradients = [parameter.grad.flatten() for parameter in run.model.parameters() if parameter.grad is not None]
+        run.gradients.append(torch.cat(gradients) if gradients else torch.zeros(0))  # DeepSpeed keeps its own
+
+    def note_batch(module: nn.Module, args: Any, keywords: dict[str, Any]) -> None:
+        run.batches.append(len(keywords["input_ids"]))
+
+    hooks = [
+        register_optimizer_step_pre_hook(note_update),
+        run.model.register_forward_pre_hook(note_batch, with_kwargs=True),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _by_trainer(plan: Plan, run: Run, rows: Sequence[Any], updates: int) -> None:
+    quiet = {"save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
+    order = {"train_sampling_strategy": "sequential", "lr_scheduler_type": "constant"}
+    with TemporaryDirectory() as folder:
+        args = training_arguments(plan, output_dir=folder, max_steps=updates, **quiet, **order, **HYPER)
+        trainer = Trainer(run.model, args, train_dataset=rows)
+        trainer.train()
+    run.loader, run.trained = trainer.callback_handler.train_dataloader, trainer.model_wrapped
+
+
+def _by_loop(plan: Plan, run: Run, rows: Sequence[Any], updates: int) -> None:
+    accelerator = make_accelerator(plan)
+    model = prepare_model(plan, run.model).train()
+    optimizer = make_optimizer(plan, model, lr=HYPER["learning_rate"], weight_decay=HYPER["weight_decay"])
+    keywords = {"batch_size": 8} | dataloader_keywords(plan)
+    loader = DataLoader(rows, collate_fn=default_data_collator, **keywords)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for window in islice(windows(loader, accelerator), updates):
+        for batch in window:
+            window.backward(model(**batch, num_items_in_batch=window.items).loss)
+        clip(plan, accelerator, model)
+        optimizer.step()
+        optimizer.zero_grad()
+    run.loader, run.trained = loader, model
+
+
+def groups(run: Run) -> tuple[Any, ...]:
+    """Return the optimizer's class and its groups with the parameters' names, to be compared."""
+    names: dict[Any, str] = {parameter: name for name, parameter in run.model.named_parameters()}
+    written = [
+        {key: value if key != "params" else [names[p] for p in value] for key, value in group.items()}
+        for group in run.optimizer.param_groups
+    ]
+    return type(run.optimizer), [{k: v for k, v in group.items() if k != "initial_lr"} for group in written]
+
+
+REFUSE: dict[str, Callable[[Plan], Any]] = {
+    "trainer": lambda plan: training_arguments(plan, output_dir="unused"),
+    "loop": make_accelerator,
+}
+"""What each door does first with a plan, to see it refused."""

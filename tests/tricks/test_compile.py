@@ -1,0 +1,61 @@
+"""The model runs compiled, through both doors; backend aot_eager, since inductor takes a quarter of a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.utils import DynamoBackend
+from doors import DOORS, load, train
+from torch._dynamo import OptimizedModule
+from torch._dynamo.utils import counters
+
+from hf_efficient import Machine, make_accelerator, make_plan, training_arguments
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> Iterator[None]:
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+@DOORS
+def test_compiled_graph_runs(door: str, tiny: Path, rows: list[Any]) -> None:
+    """The prepared model is an OptimizedModule around yours, and one whole graph goes through AOTAutograd."""
+    run = train(door, make_plan("compile(backend='aot_eager')"), load(tiny), rows)
+    assert isinstance(run.trained, OptimizedModule)
+    assert run.trained._orig_mod is run.model
+    assert counters["stats"]["unique_graphs"] >= 1
+    assert counters["aot_autograd"]["ok"] >= 1
+
+
+@DOORS
+def test_nothing_is_compiled_unasked(door: str, tiny: Path, rows: list[Any]) -> None:
+    """Without the trick the trained model is yours, and no graph is made."""
+    run = train(door, make_plan("adamw_fused"), load(tiny), rows)
+    assert run.trained is run.model
+    assert not counters["stats"]
+
+
+def test_default_is_inductor(tmp_path: Path) -> None:
+    """compile means inductor in its default mode, and a mode that you name arrives, through both doors."""
+    for name, mode in {"compile": "default", "compile(mode='max-autotune')": "max-autotune"}.items():
+        plan = make_plan(name)
+        args = training_arguments(plan, output_dir=tmp_path)
+        assert (args.torch_compile, args.torch_compile_backend) == (True, "inductor")
+        assert (args.torch_compile_mode or "default") == mode
+        plugin = make_accelerator(plan).state.dynamo_plugin
+        assert (plugin.backend, plugin.mode) == (DynamoBackend.INDUCTOR, mode)
+
+
+def test_compile_needs_volta_or_a_cpu() -> None:
+    """Every card of the table and a CPU will do; a Pascal card is told to leave it out."""
+    plan = make_plan("compile")
+    assert plan.unmet(Machine.named("V100-16GB")) == plan.unmet(Machine()) == []
+    [sentence] = plan.unmet(Machine(gpu="P100", accelerator="cuda", capability=(6, 0), gpus=1))
+    assert sentence.endswith("Leave compile out: Triton supports Volta and newer GPUs only.")
