@@ -43,7 +43,9 @@ def main(repeats: int) -> int:
         taken = sorted(taken[1:])  # the first round fills the caches
         multiple = median(taken) / base
         worst = max(worst, multiple)
-        print(f"{name:<10} {median(taken) * 1e3:6.0f} ms ({taken[0] * 1e3:.0f} to {taken[-1] * 1e3:.0f})  {multiple:.2f} x")
+        print(
+            f"{name:<10} {median(taken) * 1e3:6.0f} ms ({taken[0] * 1e3:.0f} to {taken[-1] * 1e3:.0f})  {multiple:.2f} x"
+        )
     return int(worst > LIMIT)
 
 

@@ -93,7 +93,7 @@ class Need:
     package: str = ""
     """A distribution that must be installed."""
     capability: tuple[int, int] = (0, 0)
-    """The least CUDA compute capability; a machine without an accelerator fails it unless `or_cpu`."""
+    """The least CUDA compute capability; a CPU or another maker's accelerator fails it unless `or_cpu`."""
     accelerator: bool = False
     gpus: int = 0
     or_cpu: bool = False
@@ -123,7 +123,9 @@ class Need:
         if self.package and self.package not in machine.packages:
             return f"the package {self.package}, which is not installed"
         if not machine.accelerator and (self.accelerator or (self.capability > (0, 0) and not self.or_cpu)):
-            return "an accelerator, and this machine has none" if not machine.gpu else "an accelerator"
+            return "an accelerator, and this machine has none"
+        if machine.accelerator not in ("", "cuda") and self.capability > (0, 0) and not self.or_cpu:
+            return f"an NVIDIA GPU, and this machine has {machine.gpu or machine.accelerator}"
         if machine.accelerator == "cuda" and self.capability > machine.capability:
             return (
                 f"a GPU of compute capability {'.'.join(map(str, self.capability))}, "

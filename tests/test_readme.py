@@ -49,14 +49,14 @@ def test_its_lines_of_python_train(script: str, project: Path) -> None:
 @pytest.mark.launch
 def test_a_copied_deepspeed_file_trains_in_a_stock_script(project: Path) -> None:
     """`config copy` and a script that knows nothing of us: DeepSpeed's engine trains with the plan's stage."""
-    assert "hf_efficient" not in SCRIPTS["deepspeed.py"]
+    assert "hf_efficient" not in SCRIPTS["zero2.py"]
     assert "hf-efficient config copy zero2 ." in README
     copied = _run([sys.executable, "-m", "hf_efficient", "config", "copy", "zero2", "."], project)
     assert copied.returncode == 0, copied.stderr
     told = re.search(r"`(accelerate launch --use_deepspeed --num_processes 1) script.py`", README)
     assert told
     # The engine says what it is at the end of the script, where the README's reader sees nothing.
-    source = (project / "deepspeed.py").read_text().replace("Trainer(model", "trainer = Trainer(model")
+    source = (project / "zero2.py").read_text().replace("Trainer(model", "trainer = Trainer(model")
     source = source.replace(").train()", ")\ntrainer.train()")
     engine = "engine = trainer.model_wrapped\nprint('ENGINE', type(engine).__name__, engine.zero_optimization_stage(), engine.gradient_clipping())\n"
     (project / "script.py").write_text(source + engine)

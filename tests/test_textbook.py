@@ -224,9 +224,7 @@ def loop_loader(plan: Plan, model: nn.Module, rows: WhoRead) -> Any:
     return hf.make_accelerator(plan).prepare(loader)
 
 
-BUG = pytest.mark.xfail(
-    strict=True, reason="bug: persistent workers draw no seed of their own in later epochs, so RandomSampler's differs"
-)
+BUG = pytest.mark.xfail(raises=AssertionError, strict=True, reason="bug: persistent workers draw no later seeds")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from hf_efficient.machine import Machine, this_machine
-from hf_efficient.plan import Plan
+from hf_efficient.plan import Conflict, Plan
 
 
 def training_machine() -> Machine:
@@ -19,14 +19,13 @@ def training_machine() -> Machine:
         return without_accelerator(machine)
     device = torch.accelerator.current_accelerator()
     kind = device.type if device else ""
-    if kind == "cuda" and not machine.gpu:  # ROCm, which NVML does not know
+    if torch.version.hip:  # torch calls AMD's GPUs "cuda"; NVML does not know them
         found = torch.cuda.get_device_properties(0)
         return replace(
             machine,
-            accelerator=kind,
+            accelerator="rocm",
             gpu=found.name,
             gpus=torch.cuda.device_count(),
-            capability=(found.major, found.minor),
             memory_gib=found.total_memory / 2**30,
         )
     return replace(machine, accelerator=kind)
@@ -50,6 +49,24 @@ def cpu_asked_by_launcher() -> bool:
 def cpu_author() -> Literal["launcher", "machine"]:
     """Say who decided that a run without an accelerator has none."""
     return "launcher" if cpu_asked_by_launcher() else "machine"
+
+
+def take_launchers_precision(plan: Plan, target: Literal["trainer", "accelerator"]) -> Plan:
+    """Return `plan` with the precision that `accelerate launch` asks for, where the plan and you are silent.
+
+    The stack would take it over without a word. Raises Conflict where the plan or you want another: the script
+    would win, and the launcher's file would be wrong about the run.
+    """
+    asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    if asked not in ("bf16", "fp16"):
+        return plan
+    ours = plan[target]
+    wanted = ours.get("mixed_precision") or next((p for p in ("bf16", "fp16") if ours.get(p)), None)
+    if wanted not in (None, asked):
+        author = plan.author(target, "mixed_precision" if target == "accelerator" else str(wanted))
+        raise Conflict(f"The launcher asks for {asked}, {author} for {wanted}: keep one of the two.")
+    setting = {"mixed_precision": asked} if target == "accelerator" else {asked: True}
+    return plan.assume(target, setting, by="launcher")
 
 
 def require(plan: Plan, machine: Machine) -> None:

@@ -9,7 +9,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.effective_batch import at_processes
-from hf_efficient.emit.here import cpu_author, launched_processes, require, training_machine
+from hf_efficient.emit.here import (
+    cpu_author,
+    launched_processes,
+    require,
+    take_launchers_precision,
+    training_machine,
+)
 from hf_efficient.emit.loader import drop_what_needs_workers, unpin
 from hf_efficient.plan import Plan
 from hf_efficient.wording import unknown
@@ -52,7 +58,7 @@ def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
     for name in yours or {}:
         if name not in known:
             raise unknown("keyword of Accelerator", name, known)
-    plan = plan.override("accelerator", yours or {}, by="you")
+    plan = take_launchers_precision(plan.override("accelerator", yours or {}, by="you"), "accelerator")
     return at_processes(_loader_plan(plan), launched_processes(), "loop")
 
 

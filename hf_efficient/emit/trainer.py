@@ -7,7 +7,14 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hf_efficient.effective_batch import at_processes
-from hf_efficient.emit.here import cpu_author, launched_processes, require, training_machine, without_accelerator
+from hf_efficient.emit.here import (
+    cpu_author,
+    launched_processes,
+    require,
+    take_launchers_precision,
+    training_machine,
+    without_accelerator,
+)
 from hf_efficient.emit.loader import drop_what_needs_workers, unpin
 from hf_efficient.plan import Plan
 from hf_efficient.renames import explain
@@ -53,6 +60,7 @@ def settle(
     if yours.get("use_cpu"):
         machine = without_accelerator(machine)
     settled = arguments_plan(plan, args_class, yours, processes=launched_processes())
+    settled = take_launchers_precision(settled, "trainer")
     require(plan, machine)
     if machine.accelerator:
         return settled

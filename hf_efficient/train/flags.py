@@ -60,9 +60,11 @@ def default_preset(machine: Machine) -> tuple[str, str]:
     """Return the preset that a recipe takes on `machine` when nobody names one, and why."""
     if not machine.accelerator:
         return "cpu", "there is no accelerator here"
-    if machine.accelerator == "cuda" and machine.capability < (8, 0):
+    if machine.accelerator != "cuda":
+        return "safe", f"{machine.gpu or machine.accelerator} is no NVIDIA GPU, for which the others are made"
+    if machine.capability < (8, 0):
         return "turing", f"{machine.gpu} has no bf16"
-    return "fast", f"{machine.gpu or machine.accelerator} has bf16"
+    return "fast", f"{machine.gpu} has bf16"
 
 
 @contextmanager

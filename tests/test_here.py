@@ -1,0 +1,113 @@
+"""What the launcher and the machine add to a plan, said with their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hf_efficient.emit.loop import make_accelerator, settle_loop
+from hf_efficient.emit.trainer import settle, training_arguments
+from hf_efficient.machine import Machine
+from hf_efficient.merge import make_plan
+from hf_efficient.plan import Conflict
+from hf_efficient.train.flags import default_preset
+
+
+def test_a_machine_without_accelerator_says_so_itself() -> None:
+    """`use_cpu` and unpinned memory are the machine's doing, not the plan's."""
+    plan = settle(make_plan("safe"))
+    assert plan.author("trainer", "use_cpu") == "machine"
+    assert plan.author("trainer", "dataloader_pin_memory") == "machine"
+    assert plan["trainer"]["dataloader_pin_memory"] is False
+
+
+def test_use_cpu_never_reaches_the_accelerator() -> None:
+    """`cpu=True` would drop DeepSpeed in silence, so the loop's settings never have it."""
+    assert "cpu" not in settle_loop(make_plan("safe"))["accelerator"]
+
+
+@pytest.mark.parametrize(("processes", "steps"), [("1", 8), ("4", 2)])
+def test_the_launchers_processes_decide_the_accumulation(
+    processes: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The effective batch stays what it is on however many processes the launcher starts."""
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    plan = make_plan("batch_size(8, effective=64)")
+    assert settle(plan)["trainer"]["gradient_accumulation_steps"] == steps
+    assert settle_loop(plan)["accelerator"]["gradient_accumulation_steps"] == steps
+
+
+def test_your_batch_size_keeps_the_effective_batch(tmp_path: Path) -> None:
+    """A smaller batch per device of yours takes more accumulation, so that the training stays."""
+    args = training_arguments(
+        make_plan("batch_size(8, effective=64)"), output_dir=str(tmp_path), per_device_train_batch_size=2
+    )
+    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (2, 32)
+
+
+def test_your_accumulation_against_the_effective_batch_is_a_conflict() -> None:
+    """Two wishes of yours that contradict each other are named, not chosen between."""
+    with pytest.raises(Conflict, match="but 2 is set by you"):
+        settle(make_plan("batch_size(8, effective=64)"), yours={"gradient_accumulation_steps": 2})
+
+
+def test_your_value_wins_and_has_your_name() -> None:
+    """A field of yours replaces the trick's."""
+    plan = settle(make_plan("safe"), yours={"max_grad_norm": 0.3})
+    assert (plan["trainer"]["max_grad_norm"], plan.author("trainer", "max_grad_norm")) == (0.3, "you")
+
+
+@pytest.mark.parametrize(
+    ("yours", "sentence"),
+    [
+        ({"learnig_rate": 1}, "did you mean learning_rate?"),
+        ({"evaluation_strategy": "no"}, "use eval_strategy"),
+        ({"group_by_length": True, "no_cuda": True}, "train_sampling_strategy"),
+    ],
+)
+def test_an_unknown_field_is_told_its_right_name(yours: dict[str, object], sentence: str) -> None:
+    """A misspelled field gets the nearest one, a renamed one its new name, all in one error."""
+    with pytest.raises(ValueError, match=r".") as error:
+        training_arguments(make_plan("safe"), **yours)
+    assert sentence in str(error.value)
+    assert len(yours) == 1 or "use_cpu" in str(error.value)
+
+
+def test_an_unknown_keyword_of_the_accelerator_is_told_its_right_name() -> None:
+    """A misspelled keyword of Accelerator gets the nearest one."""
+    with pytest.raises(ValueError, match="did you mean project_dir"):
+        make_accelerator(make_plan("safe"), projet_dir="x")
+
+
+def test_the_launchers_precision_is_taken_over_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the plan is silent the launcher's precision counts, as the stack has it, and is said."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert settle(make_plan("safe")).author("trainer", "bf16") == "launcher"
+    assert settle_loop(make_plan("safe")).author("accelerator", "mixed_precision") == "launcher"
+    assert settle(make_plan("bf16")).author("trainer", "bf16") == "bf16"
+
+
+def test_a_launcher_with_another_precision_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script would win in silence; we stop with both names."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    for settled in (settle, settle_loop):
+        with pytest.raises(Conflict, match="The launcher asks for fp16, bf16 for bf16"):
+            settled(make_plan("bf16"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "preset"),
+    [
+        (Machine(), "cpu"),
+        (Machine.named("T4"), "turing"),
+        (Machine.named("V100-16GB"), "turing"),
+        (Machine.named("rtx3090"), "fast"),
+        (Machine(accelerator="mps", gpu="Apple M3"), "safe"),
+    ],
+)
+def test_a_machine_has_a_preset(machine: Machine, preset: str) -> None:
+    """What a recipe takes without --plan can run where it is taken, as far as hardware goes."""
+    assert default_preset(machine)[0] == preset
+    hardware = [s for s in make_plan(preset, machine=machine).unmet(machine) if "package" not in s]
+    assert not hardware
