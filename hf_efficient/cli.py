@@ -15,7 +15,7 @@ from hf_efficient.emit.files import write
 from hf_efficient.emit.targets import Options, emit
 from hf_efficient.machine import Machine, this_machine
 from hf_efficient.merge import make_plan
-from hf_efficient.wording import listed, one_sentence
+from hf_efficient.wording import one_sentence
 
 app = typer.Typer(
     help="Training-efficiency tricks for Hugging Face Trainer and Accelerate: plans that become objects and files.",

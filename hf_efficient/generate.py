@@ -34,7 +34,8 @@ def _with_tables(text: str) -> str:
     for name, columns in TABLES.items():
         before, opened, rest = text.partition(f"<!-- {name} -->\n")
         _, closed, after = rest.partition(f"<!-- /{name} -->")
-        assert opened and closed, f"README.md has lost its markers for the table {name}"
+        assert opened, f"README.md has lost <!-- {name} -->"
+        assert closed, f"README.md has lost <!-- /{name} -->"
         text = f"{before}{opened}{_markdown(lists(name)[name], columns)}{closed}{after}"
     return text
 

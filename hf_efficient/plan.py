@@ -89,7 +89,8 @@ class Plan:
                 old = settings.setdefault((name, key), new)
                 if old.value != value:
                     raise Conflict(
-                        f"{old.by} sets {key}={old.value!r} for the {name}, {new.by} sets it to {value!r}: keep one of the two."
+                        f"{old.by} sets {key}={old.value!r} for the {name}, {new.by} sets it to {value!r}: "
+                        "keep one of the two."
                     )
         return replace(self, tricks=(*self.tricks, trick), settings=tuple(settings.values()))
 

@@ -39,7 +39,6 @@ def main(argv: list[str] | None = None) -> None:
 
         accelerator = make_accelerator(plan)  # before the model: ZeRO-3 shards weights while they load
         set_seed(options.seed)
-
         tokenizer, model = load_causal_lm(flags.model, plan)
         seq_len = row_length(flags.seq_len, model, embedded=flags.model is None)
         train, evaluation = (token_rows(s, tokenizer, seq_len) for s in load_texts(flags.data, seed=options.seed))
@@ -77,7 +76,6 @@ def main(argv: list[str] | None = None) -> None:
             if progress.n == updates:
                 break
     speed = int(tokens) / (time.perf_counter() - start)
-    progress.close()
     after = mean_label_loss(model, held_out, accelerator)
     weights = accelerator.get_state_dict(model)
     if accelerator.is_main_process:

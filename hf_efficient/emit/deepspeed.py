@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from hf_efficient.plan import Plan
 
@@ -14,3 +15,14 @@ def deepspeed_json(plan: Plan) -> str:
     hand-written loop. It is read by TrainingArguments (`deepspeed=`) and DeepSpeedPlugin (`hf_ds_config=`).
     """
     return json.dumps(plan["deepspeed"], indent=2) + "\n"
+
+
+def loop_config(plan: Plan) -> dict[str, Any]:
+    """Return the configuration for a hand-written loop, with its own accumulation and clipping written in.
+
+    accelerate fills "auto" clipping with 1.0, whatever the loop does; 0.0 is DeepSpeed's "no clipping".
+    """
+    return plan["deepspeed"] | {
+        "gradient_accumulation_steps": plan["accelerator"].get("gradient_accumulation_steps", 1),
+        "gradient_clipping": plan["loop"].get("max_grad_norm", 0.0),
+    }

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.effective_batch import at_processes
+from hf_efficient.emit.deepspeed import loop_config
 from hf_efficient.emit.here import (
     cpu_author,
     launched_processes,
@@ -44,7 +45,7 @@ def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
     if isinstance(keywords.get("dynamo_plugin"), Mapping):
         keywords["dynamo_plugin"] = accelerate.utils.TorchDynamoPlugin(**keywords["dynamo_plugin"])
     if settled.engine == "DEEPSPEED" and "deepspeed_plugin" not in keywords:
-        keywords["deepspeed_plugin"] = accelerate.utils.DeepSpeedPlugin(hf_ds_config=_deepspeed(settled))
+        keywords["deepspeed_plugin"] = accelerate.utils.DeepSpeedPlugin(hf_ds_config=loop_config(settled))
     return accelerate.Accelerator(**keywords)
 
 
@@ -145,14 +146,3 @@ def clip(plan: Plan, accelerator: Accelerator, model: nn.Module) -> torch.Tensor
 def _loader_plan(plan: Plan) -> Plan:
     plan = drop_what_needs_workers(plan, "dataloader")
     return plan if training_machine().accelerator else unpin(plan, "dataloader", by=cpu_author())
-
-
-def _deepspeed(plan: Plan) -> dict[str, Any]:
-    """Return the DeepSpeed configuration with the loop's own accumulation and clipping written in.
-
-    accelerate fills "auto" clipping with 1.0, whatever the loop does; 0.0 is DeepSpeed's "no clipping".
-    """
-    return plan["deepspeed"] | {
-        "gradient_accumulation_steps": plan["accelerator"].get("gradient_accumulation_steps", 1),
-        "gradient_clipping": plan["loop"].get("max_grad_norm", 0.0),
-    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from hf_efficient.emit.deepspeed import loop_config
 from hf_efficient.emit.fields import argument_fields
 from hf_efficient.emit.loader import drop_what_needs_workers
 from hf_efficient.plan import Plan
@@ -45,12 +46,7 @@ def _loop(plan: Plan) -> str:
         keywords["dynamo_plugin"] = _Call("TorchDynamoPlugin", keywords["dynamo_plugin"])
     if plan.engine == "DEEPSPEED":
         imports.append("from accelerate.utils import DeepSpeedPlugin")
-        # accelerate fills "auto" clipping with 1.0, whatever the loop does.
-        config = plan["deepspeed"] | {
-            "gradient_accumulation_steps": keywords.get("gradient_accumulation_steps", 1),
-            "gradient_clipping": plan["loop"].get("max_grad_norm", 0.0),
-        }
-        keywords["deepspeed_plugin"] = _Call("DeepSpeedPlugin", {"hf_ds_config": config})
+        keywords["deepspeed_plugin"] = _Call("DeepSpeedPlugin", {"hf_ds_config": loop_config(plan)})
     arguments = "".join(f"\n    {key}={value!r}," for key, value in keywords.items())
     lines = [*imports, *before, "", f"accelerator = Accelerator({arguments}{chr(10) if arguments else ''})"]
     lines += [f"model_keywords = {plan['model']!r}  # AutoModel....from_pretrained(name, **model_keywords)"]
@@ -78,15 +74,14 @@ def _switches(plan: Plan) -> list[str]:
 
 
 def _prepare(plan: Plan) -> list[str]:
-    """Write the calls on the model; a hook that is code and not a call is run from its trick."""
-    lines = []
-    for trick in plan.tricks:
+    """Write the calls on the model; a hook that is code and no call is run from its trick."""
+    lines, hooks = [], [trick for trick in plan.tricks if trick.prepare is not None]
+    for trick in hooks:
         if isinstance(trick.prepare, MethodCall):
             lines.append(f"    {trick.prepare.source('model')}  # {trick.name}")
-        elif trick.prepare is not None:
-            lines.append(
-                f"    __import__('hf_efficient').prepare_model(__import__('hf_efficient').make_plan({trick.name!r}), model)"
-            )
+        else:
+            lines.append("    from hf_efficient import make_plan, prepare_model")
+            lines.append(f"    prepare_model(make_plan({trick.name!r}), model)")
     return lines
 
 

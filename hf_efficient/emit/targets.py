@@ -26,7 +26,7 @@ class Options:
     file: str = "launch.yaml"
 
 
-def emit(plan: Plan, target: str, options: Options = Options()) -> str:  # noqa: B008 - frozen
+def emit(plan: Plan, target: str, options: Options = Options()) -> str:
     """Return the text of `target` for `plan`: a file's content.
 
     Raises ValueError for a target that there is not, one that the plan cannot fill, and an effective batch whose

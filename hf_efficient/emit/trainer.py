@@ -41,8 +41,8 @@ def training_arguments(plan: Plan, args_class: type[A] | None = None, **yours: A
     arguments: A = args_class(**settled["trainer"], **settled["sft"])
     if arguments.n_gpu > 1 and plan["loop"].get("effective_batch"):
         raise ValueError(
-            f"One process drives {arguments.n_gpu} GPUs here, so the effective batch would be {arguments.n_gpu} times what "
-            "the plan says. Start the script with `accelerate launch`, or show it one GPU: CUDA_VISIBLE_DEVICES=0."
+            f"One process drives {arguments.n_gpu} GPUs here, so the effective batch would be {arguments.n_gpu} times "
+            "what the plan says. Start the script with `accelerate launch`, or show it one GPU: CUDA_VISIBLE_DEVICES=0."
         )
     return arguments
 

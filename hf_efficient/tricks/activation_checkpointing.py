@@ -46,6 +46,6 @@ def activation_checkpointing(every_n_layers: Annotated[int, AtLeast(1)] = 1, off
 _OFFLOAD = (
     Need(
         accelerator=True,
-        otherwise="Leave offload out: on a CPU the activations are in host memory already, and torch refuses to pin them.",
+        otherwise="Leave offload out: on a CPU the activations are in host memory already.",
     ),
 )
