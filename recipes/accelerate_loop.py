@@ -8,6 +8,7 @@ The loop honours the fields of TrainingArguments that it reads below, and refuse
 """
 
 import time
+from itertools import islice
 from types import SimpleNamespace
 
 from torch.utils.data import DataLoader
@@ -59,9 +60,9 @@ def main(argv: list[str] | None = None) -> None:
     before = mean_label_loss(model, held_out, accelerator)
     model.train()
     progress = tqdm(total=updates, disable=not accelerator.is_main_process)
-    tokens, start = 0, time.perf_counter()
-    while progress.n < updates:
-        for window in windows(loader, accelerator):
+    done, tokens, start = 0, 0, time.perf_counter()
+    while done < updates:
+        for window in islice(windows(loader, accelerator), updates - done):
             for batch in window:
                 window.backward(model(**batch, num_items_in_batch=window.items).loss)
             clip(plan, accelerator, model)
@@ -69,20 +70,19 @@ def main(argv: list[str] | None = None) -> None:
             if not accelerator.optimizer_step_was_skipped:
                 scheduler.step()
             optimizer.zero_grad()
-            tokens += window.items
+            done, tokens = done + 1, tokens + window.items
             progress.update()
-            if progress.n % options.logging_steps == 0:
+            if done % options.logging_steps == 0:
                 progress.set_postfix(loss=f"{accelerator.reduce(window.loss, 'sum').item():.3f}")
-            if progress.n == updates:
-                break
     speed = int(tokens) / (time.perf_counter() - start)
+    progress.close()
+
     after = mean_label_loss(model, held_out, accelerator)
     weights = accelerator.get_state_dict(model)
     if accelerator.is_main_process:
         accelerator.unwrap_model(model).save_pretrained(options.output_dir, state_dict=weights)
         tokenizer.save_pretrained(options.output_dir)
-        outcome = Outcome(speed, before, after, options.output_dir, model)
-        print(run_summary(settle_loop(plan), TARGETS, outcome))
+        print(run_summary(settle_loop(plan), TARGETS, Outcome(speed, before, after, options.output_dir, model)))
     accelerator.end_training()
 
 

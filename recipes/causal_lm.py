@@ -56,6 +56,7 @@ def main(argv: list[str] | None = None) -> Trainer:
         tokens = trainer.state.epoch * sum(map(len, train["input_ids"]))
         outcome = Outcome(tokens / seconds, evaluations[0]["eval_loss"], after, args.output_dir, model)
         print(run_summary(settle(plan, TrainingArguments, flags.given), ("trainer",), outcome))
+    trainer.accelerator.end_training()
     return trainer
 
 

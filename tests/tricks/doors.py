@@ -17,15 +17,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, Trainer, default_data_collator
 
-from hf_efficient import (
-    clip,
-    dataloader_keywords,
-    make_accelerator,
-    make_optimizer,
-    prepare_model,
-    training_arguments,
-    windows,
-)
+import hf_efficient as hf
 from hf_efficient.plan import Plan
 
 DOORS = pytest.mark.parametrize("door", ["trainer", "loop"])
@@ -35,7 +27,7 @@ HYPER = {"learning_rate": 1e-3, "weight_decay": 0.1}
 
 @dataclass
 class Run:
-    """What one run showed: `gradients` is the whole gradient at each update, `batches` the rows of each forward."""
+    """What one run showed: rows per forward, the whole gradient per update, `trained` as accelerate prepared it."""
 
     model: nn.Module
     batches: list[int] = field(default_factory=list)
@@ -43,7 +35,6 @@ class Run:
     optimizer: Optimizer | None = None
     loader: DataLoader[Any] | None = None
     trained: Any = None
-    """The model as accelerate prepared it, around `model`."""
 
     @property
     def norms(self) -> list[float]:
@@ -92,23 +83,23 @@ def _by_trainer(plan: Plan, run: Run, rows: Sequence[Any], updates: int) -> None
     quiet = {"save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
     order = {"train_sampling_strategy": "sequential", "lr_scheduler_type": "constant"}
     with TemporaryDirectory() as folder:
-        args = training_arguments(plan, output_dir=folder, max_steps=updates, **quiet, **order, **HYPER)
+        args = hf.training_arguments(plan, output_dir=folder, max_steps=updates, **quiet, **order, **HYPER)
         trainer = Trainer(run.model, args, train_dataset=rows)
         trainer.train()
     run.loader, run.trained = trainer.callback_handler.train_dataloader, trainer.model_wrapped
 
 
 def _by_loop(plan: Plan, run: Run, rows: Sequence[Any], updates: int) -> None:
-    accelerator = make_accelerator(plan)
-    model = prepare_model(plan, run.model).train()
-    optimizer = make_optimizer(plan, model, lr=HYPER["learning_rate"], weight_decay=HYPER["weight_decay"])
-    keywords = {"batch_size": 8} | dataloader_keywords(plan)
+    accelerator = hf.make_accelerator(plan)
+    model = hf.prepare_model(plan, run.model).train()
+    optimizer = hf.make_optimizer(plan, model, lr=HYPER["learning_rate"], weight_decay=HYPER["weight_decay"])
+    keywords = {"batch_size": 8} | hf.dataloader_keywords(plan)
     loader = DataLoader(rows, collate_fn=default_data_collator, **keywords)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    for window in islice(windows(loader, accelerator), updates):
+    for window in islice(hf.windows(loader, accelerator), updates):
         for batch in window:
             window.backward(model(**batch, num_items_in_batch=window.items).loss)
-        clip(plan, accelerator, model)
+        hf.clip(plan, accelerator, model)
         optimizer.step()
         optimizer.zero_grad()
     run.loader, run.trained = loader, model
@@ -117,15 +108,12 @@ def _by_loop(plan: Plan, run: Run, rows: Sequence[Any], updates: int) -> None:
 def groups(run: Run) -> tuple[Any, ...]:
     """Return the optimizer's class and its groups with the parameters' names, to be compared."""
     names: dict[Any, str] = {parameter: name for name, parameter in run.model.named_parameters()}
-    written = [
-        {key: value if key != "params" else [names[p] for p in value] for key, value in group.items()}
-        for group in run.optimizer.param_groups
-    ]
-    return type(run.optimizer), [{k: v for k, v in group.items() if k != "initial_lr"} for group in written]
+    kept = [{key: value for key, value in group.items() if key != "initial_lr"} for group in run.optimizer.param_groups]
+    return type(run.optimizer), [group | {"params": [names[p] for p in group["params"]]} for group in kept]
 
 
 REFUSE: dict[str, Callable[[Plan], Any]] = {
-    "trainer": lambda plan: training_arguments(plan, output_dir="unused"),
-    "loop": make_accelerator,
+    "trainer": lambda plan: hf.training_arguments(plan, output_dir="unused"),
+    "loop": hf.make_accelerator,
 }
 """What each door does first with a plan, to see it refused."""

@@ -23,6 +23,8 @@ from hf_efficient.emit.deepspeed import deepspeed_json
 
 NAMES = ("batch_size(4)", "gradient_accumulation(2)", "gradient_clipping(0.25)")
 ENGINE = {"engine": "DeepSpeedEngine", "stage": 2, "clipping": 0.25, "accumulation": 2, "micro_batch": 4, "updates": 3}
+# The launcher's own default is stage 2 as well, with buckets of 500 million.
+ENGINE |= {"buckets": [200_000_000, 200_000_000]}
 VARIANTS = {
     "zero(1)": (1, None, None),
     "zero(2)": (2, None, None),
@@ -88,6 +90,7 @@ def _launched(door: str, tiny: str, folder: Path) -> None:
     seen = {"engine": type(engine).__name__, "stage": engine.zero_optimization_stage()}
     seen |= {"clipping": engine.gradient_clipping(), "accumulation": engine.gradient_accumulation_steps()}
     seen |= {"micro_batch": engine.train_micro_batch_size_per_gpu(), "updates": engine.global_steps}
+    seen |= {"buckets": [engine.zero_reduce_bucket_size(), engine.zero_allgather_bucket_size()]}
     (folder / "engine.json").write_text(json.dumps(seen))
     torch.save(run.model.lm_head.weight.detach(), folder / "head.pt")
 
