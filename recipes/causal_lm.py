@@ -14,6 +14,7 @@ from hf_efficient.emit.files import require_writable_folder
 from hf_efficient.emit.trainer import settle
 from hf_efficient.train.flags import one_sentence_errors, read_flags, recipe_plan
 from hf_efficient.train.load import load_causal_lm, row_length
+from hf_efficient.train.run_clock import RunClock
 from hf_efficient.train.summary import Outcome, run_summary
 from hf_efficient.train.text import load_texts, token_rows
 
@@ -37,6 +38,7 @@ def main(argv: list[str] | None = None) -> Trainer:
         texts = load_texts(flags.data, seed=args.seed)
         train, evaluation = (token_rows(split, tokenizer, seq_len) for split in texts)
 
+    clock = RunClock()
     trainer = Trainer(
         model=model,
         args=args,
@@ -45,16 +47,15 @@ def main(argv: list[str] | None = None) -> Trainer:
         # Pads labels by themselves: a padding token that is also the end token stays a label.
         data_collator=DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=8),
         processing_class=tokenizer,
+        callbacks=[clock],
     )
-    result = trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     after = trainer.evaluate()["eval_loss"]
     trainer.save_model()
 
     if trainer.is_world_process_zero():
-        evaluations = [log for log in trainer.state.log_history if "eval_loss" in log]
-        seconds = result.metrics["train_runtime"] - sum(log["eval_runtime"] for log in evaluations[:-1])
-        tokens = trainer.state.epoch * sum(map(len, train["input_ids"]))
-        outcome = Outcome(tokens / seconds, evaluations[0]["eval_loss"], after, args.output_dir, model)
+        speed = clock.tokens_per_second(sum(map(len, train["input_ids"])))
+        outcome = Outcome(speed, clock.first_loss, after, args.output_dir, model)
         print(run_summary(settle(plan, TrainingArguments, flags.given), ("trainer",), outcome))
     trainer.accelerator.end_training()
     return trainer

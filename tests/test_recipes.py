@@ -142,3 +142,22 @@ def test_the_default_plan_is_the_machines(capsys: pytest.CaptureFixture[str]) ->
             assert recipe_plan(flags).notes[-1].startswith(note)
         patch.setattr(here, "training_machine", lambda: Machine())
         assert recipe_plan(flags).notes[-1].startswith("Preset cpu: there is no accelerator here.")
+
+
+def test_a_resumed_run_goes_on_where_it_was(
+    tiny: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Resumed from its second checkpoint, a run ends with the model that it had without the break."""
+    from safetensors.torch import load_file
+
+    main = runpy.run_path(str(ROOT / "recipes" / "causal_lm.py"))["main"]
+    flags = ["--model", str(tiny), "--data", str(data), "--max_steps", "4", "--save_steps", "2", "--plan", "safe"]
+    main([*flags, "--output_dir", str(tmp_path / "whole")])
+    main([
+        *flags, "--output_dir", str(tmp_path / "resumed"),
+        "--resume_from_checkpoint", str(tmp_path / "whole" / "checkpoint-2"),
+    ])  # fmt: skip
+    speed = capsys.readouterr().out.rsplit("speed", 1)[1].split()[0]
+    assert float(speed.replace(",", "")) > 0
+    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
+    assert all((whole[key] == resumed[key]).all() for key in whole)
