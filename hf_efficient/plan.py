@@ -77,6 +77,14 @@ class Plan:
         kept = [s for s in self.settings if s.target != target or not any(_is_or_below(s.key, k) for k in keys)]
         return replace(self, settings=tuple(kept))
 
+    def remove(self, trick: Trick) -> Plan:
+        """Return the plan without a trick and what it set."""
+        return replace(
+            self,
+            tricks=tuple(other for other in self.tricks if other.name != trick.name),
+            settings=tuple(setting for setting in self.settings if setting.by != trick.name),
+        )
+
     def add(self, trick: Trick, *, by: str = "") -> Plan:
         """Return the plan with one more trick, its settings authored by `by` or by the trick itself.
 

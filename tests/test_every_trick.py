@@ -139,7 +139,7 @@ def test_sft_trains_as_trainer_does(name: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("ampere")
 @pytest.mark.parametrize("name", [name for name in [*NAMES, *VARIANTS] if "zero" not in name])
 def test_its_accelerator_is_accepted(name: str) -> None:
-    """Accelerator takes the plan's keywords; DeepSpeed's own, which opens the engine, runs in tests/tricks/test_zero.py."""
+    """Accelerator takes the plan's keywords; DeepSpeed's, which open the engine, are in tests/tricks/test_zero.py."""
     plan = make_plan(name, machine=GPU)
     accelerator = make_accelerator(plan)
     steps = 4 if "effective" in name else plan["accelerator"].get("gradient_accumulation_steps", 1)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_efficient.emit.loop import make_accelerator, settle_loop
+from hf_efficient.emit.fields import argument_fields
+from hf_efficient.emit.loop import dataloader_keywords, make_accelerator, settle_loop, switch_process
 from hf_efficient.emit.trainer import settle, training_arguments
 from hf_efficient.machine import Machine
 from hf_efficient.merge import make_plan
@@ -74,10 +75,59 @@ def test_an_unknown_field_is_told_its_right_name(yours: dict[str, object], sente
     assert len(yours) == 1 or "use_cpu" in str(error.value)
 
 
-def test_an_unknown_keyword_of_the_accelerator_is_told_its_right_name() -> None:
-    """A misspelled keyword of Accelerator gets the nearest one."""
+def test_an_unknown_keyword_is_told_its_right_name() -> None:
+    """A misspelled keyword of Accelerator or DataLoader gets the nearest one."""
     with pytest.raises(ValueError, match="did you mean project_dir"):
         make_accelerator(make_plan("safe"), projet_dir="x")
+    with pytest.raises(ValueError, match="did you mean num_workers"):
+        dataloader_keywords(make_plan("safe"), num_worker=1)
+
+
+@pytest.mark.parametrize(
+    ("trick", "off", "left"),
+    [
+        ("compile", {"torch_compile": False}, "torch_compile_backend"),
+        ("activation_checkpointing(2)", {"activation_checkpointing": False}, "activation_checkpointing_kwargs"),
+        ("fp16", {"fp16": False}, "fp16_full_eval"),
+        ("tf32", {"tf32": None}, "torch_compile"),
+    ],
+)
+def test_a_trick_that_you_switch_off_goes_whole(trick: str, off: dict[str, object], left: str, tmp_path: Path) -> None:
+    """Its other settings and its needs go with its switch, and that is said."""
+    args = training_arguments(make_plan(trick), output_dir=str(tmp_path), **off)
+    (key,) = off
+    assert not getattr(args, key)
+    assert not getattr(args, left)
+    assert (
+        f"{make_plan(trick).tricks[0].name} is left out: you pass {key}="
+        in settle(make_plan(trick), yours=off).notes[0]
+    )
+
+
+def test_what_you_switch_on_needs_what_the_trick_needs(tmp_path: Path) -> None:
+    """fp16 of yours on a CPU is stopped like the trick's: the stack would train in fp32 without a word."""
+    with pytest.raises(ValueError, match="fp16 needs an accelerator"):
+        training_arguments(make_plan("safe"), output_dir=str(tmp_path), fp16=True)
+    with pytest.raises(ValueError, match="fp16 needs an accelerator"):
+        make_accelerator(make_plan("bf16"), mixed_precision="fp16")
+
+
+def test_compiling_alone_leaves_tf32_off(tmp_path: Path) -> None:
+    """transformers turns tf32 on with torch_compile where nobody mentions it; our silence is written out."""
+    assert training_arguments(make_plan("compile"), output_dir=str(tmp_path)).tf32 is False
+    assert argument_fields(make_plan("compile"))["tf32"] is False
+    assert argument_fields(make_plan("fast"))["tf32"] is True
+
+
+def test_a_plans_switches_end_with_the_next_plan() -> None:
+    """What one plan switches for the process, the next one that is silent about it puts back."""
+    import torch
+
+    before = torch.backends.fp32_precision
+    switch_process(make_plan("tf32"))
+    assert torch.backends.fp32_precision == "tf32"
+    switch_process(make_plan("safe"))
+    assert torch.backends.fp32_precision == before
 
 
 def test_the_launchers_precision_is_taken_over_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

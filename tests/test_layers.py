@@ -94,7 +94,8 @@ def test_the_command_line_imports_no_torch(command: list[str]) -> None:
     """Commands about plans start without torch, transformers, accelerate, datasets or deepspeed."""
     code = (
         f"import sys; from hf_efficient.cli import main; code = main({command!r}); print(file=sys.stderr);"
-        "print(*sorted({'torch', 'transformers', 'accelerate', 'datasets', 'deepspeed'} & set(sys.modules)), file=sys.stderr);"
+        "heavy = {'torch', 'transformers', 'accelerate', 'datasets', 'deepspeed'} & set(sys.modules);"
+        "print(*sorted(heavy), file=sys.stderr);"
         "sys.exit(code)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

@@ -87,7 +87,9 @@ def test_one_file_is_listed_explained_and_emitted(house: Path) -> None:
 def test_the_contract_tests_take_it_up(house: Path) -> None:
     """The generic tests run over the new file; `make generate` is all that the README then needs."""
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "newcomer", "--rootdir", str(house)]
-    run = _run(house, *command, "tests/test_every_trick.py", "tests/test_cli.py", "tests/tricks", "tests/test_promises.py")
+    run = _run(
+        house, *command, "tests/test_every_trick.py", "tests/test_cli.py", "tests/tricks", "tests/test_promises.py"
+    )
     assert run.returncode == 0, run.stdout[-3000:]
     assert int(run.stdout.split(" passed")[0].split()[-1]) >= 8, run.stdout[-500:]
 

@@ -58,7 +58,10 @@ def test_a_copied_deepspeed_file_trains_in_a_stock_script(project: Path) -> None
     # The engine says what it is at the end of the script, where the README's reader sees nothing.
     source = (project / "zero2.py").read_text().replace("Trainer(model", "trainer = Trainer(model")
     source = source.replace(").train()", ")\ntrainer.train()")
-    engine = "engine = trainer.model_wrapped\nprint('ENGINE', type(engine).__name__, engine.zero_optimization_stage(), engine.gradient_clipping())\n"
+    engine = (
+        "engine = trainer.model_wrapped\n"
+        "print('ENGINE', type(engine).__name__, engine.zero_optimization_stage(), engine.gradient_clipping())\n"
+    )
     (project / "script.py").write_text(source + engine)
     run = _run([*shlex.split(told[1]), "script.py"], project)
     assert run.returncode == 0, (run.stdout + run.stderr)[-3000:]

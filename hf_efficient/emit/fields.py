@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
+from hf_efficient.emit.loader import drop_what_needs_workers
 from hf_efficient.plan import Plan
 
 ArgsClass = Literal["trainer", "sft"]
@@ -20,9 +21,16 @@ def training_arguments_json(plan: Plan, args_class: ArgsClass = "trainer") -> st
 
 def argument_fields(plan: Plan, args_class: ArgsClass = "trainer") -> dict[str, Any]:
     """Return the plan's fields of TrainingArguments or SFTConfig, an engine's configuration included."""
-    settings = plan["trainer"]
-    if args_class == "sft":
-        settings = SFT_SILENCE | settings | plan["sft"]
+    settings = complete(plan)["trainer"]
+    return SFT_SILENCE | settings | plan["sft"] if args_class == "sft" else settings
+
+
+def complete(plan: Plan) -> Plan:
+    """Return `plan` with what TrainingArguments must be told besides: the engine's configuration and some silences."""
+    plan = drop_what_needs_workers(plan, "trainer")
     if plan.engine == "DEEPSPEED":
-        settings["deepspeed"] = plan["deepspeed"]
-    return settings
+        plan = plan.assume("trainer", {"deepspeed": plan["deepspeed"]}, by=plan.author("launch", "distributed_type"))
+    if plan["trainer"].get("torch_compile"):
+        # transformers turns tf32 on with torch_compile where nobody mentions it; a plan without tf32 means without.
+        plan = plan.assume("trainer", {"tf32": False}, by=plan.author("trainer", "torch_compile"))
+    return plan

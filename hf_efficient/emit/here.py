@@ -8,6 +8,7 @@ from typing import Literal
 
 from hf_efficient.machine import Machine, this_machine
 from hf_efficient.plan import Conflict, Plan
+from hf_efficient.trick import Trick
 
 
 def training_machine() -> Machine:
@@ -69,8 +70,8 @@ def take_launchers_precision(plan: Plan, target: Literal["trainer", "accelerator
     return plan.assume(target, setting, by="launcher")
 
 
-def require(plan: Plan, machine: Machine) -> None:
-    """Raise ValueError with every need of `plan` that `machine` does not meet."""
-    unmet = plan.unmet(machine)
+def require(plan: Plan, machine: Machine, *, besides: tuple[Trick, ...] = ()) -> None:
+    """Raise ValueError with every need of `plan`, and of tricks `besides`, that `machine` does not meet."""
+    unmet = [*plan.unmet(machine), *Plan(tricks=besides).unmet(machine)]
     if unmet:
         raise ValueError(f"This plan cannot run here: {' '.join(unmet)}")

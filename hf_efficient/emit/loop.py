@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
+from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from hf_efficient.emit.here import (
     training_machine,
 )
 from hf_efficient.emit.loader import drop_what_needs_workers, unpin
+from hf_efficient.emit.yours import needs_of_yours, take_yours
 from hf_efficient.plan import Plan
 from hf_efficient.wording import unknown
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
     from torch import nn
+
+
+_SWITCHED: dict[str, Any] = {}
+"""Torch's switches that a plan has changed in this process, as they were before."""
 
 
 def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
@@ -39,7 +45,7 @@ def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
     import accelerate
 
     settled = settle_loop(plan, yours)
-    require(plan, training_machine())
+    require(settled, training_machine(), besides=needs_of_yours(plan, "accelerator", yours))
     switch_process(settled)
     keywords = settled["accelerator"]
     if isinstance(keywords.get("dynamo_plugin"), Mapping):
@@ -51,27 +57,29 @@ def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
 
 def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
     """Return `plan` as it will be under this launcher with your Accelerator keywords: accumulation computed."""
-    import inspect
-
     from accelerate import Accelerator
 
-    known = inspect.signature(Accelerator).parameters
-    for name in yours or {}:
-        if name not in known:
-            raise unknown("keyword of Accelerator", name, known)
-    plan = take_launchers_precision(plan.override("accelerator", yours or {}, by="you"), "accelerator")
+    _check_keywords(Accelerator, yours or {})
+    plan = take_launchers_precision(take_yours(plan, "accelerator", yours or {}), "accelerator")
     return at_processes(_loader_plan(plan), launched_processes(), "loop")
 
 
 def switch_process(plan: Plan) -> None:
-    """Set the plan's environment variables and torch's switches; they hold for the whole process."""
+    """Set the plan's environment variables and torch's switches, which hold for the whole process.
+
+    What an earlier plan switched is put back first: a plan's silence means the switch as it was.
+    """
     import torch
 
     os.environ.update({key: str(value) for key, value in plan["env"].items()})
-    for setting in plan.settings:
-        if setting.target == "torch":
-            *path, name = setting.key.split(".")
-            setattr(reduce(getattr, path, torch), name, setting.value)
+    wanted = {setting.key: setting.value for setting in plan.settings if setting.target == "torch"}
+    before = {key: _SWITCHED.pop(key) for key in tuple(_SWITCHED)}
+    for key, value in (before | wanted).items():
+        *path, name = key.split(".")
+        holder = reduce(getattr, path, torch)
+        if key in wanted:
+            _SWITCHED[key] = before.get(key, getattr(holder, name))
+        setattr(holder, name, value)
 
 
 def prepare_model(plan: Plan, model: nn.Module) -> nn.Module:
@@ -127,7 +135,10 @@ def dataloader_keywords(plan: Plan, **yours: Any) -> dict[str, Any]:
 
     Without an accelerator there is no memory to pin, and pinning is left out.
     """
-    return _loader_plan(plan.override("dataloader", yours, by="you"))["dataloader"]
+    from torch.utils.data import DataLoader
+
+    _check_keywords(DataLoader, yours)
+    return _loader_plan(take_yours(plan, "dataloader", yours))["dataloader"]
 
 
 def clip(plan: Plan, accelerator: Accelerator, model: nn.Module) -> torch.Tensor | None:
@@ -141,6 +152,13 @@ def clip(plan: Plan, accelerator: Accelerator, model: nn.Module) -> torch.Tensor
         return None
     norm: torch.Tensor | None = accelerator.clip_grad_norm_(model.parameters(), limit)
     return norm
+
+
+def _check_keywords(made: Callable[..., Any], yours: Mapping[str, Any]) -> None:
+    known = signature(made).parameters
+    for name in yours:
+        if name not in known:
+            raise unknown(f"keyword of {made.__name__}", name, known)
 
 
 def _loader_plan(plan: Plan) -> Plan:

@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hf_efficient.effective_batch import at_processes
+from hf_efficient.emit.fields import complete
 from hf_efficient.emit.here import (
     cpu_author,
     launched_processes,
@@ -15,7 +16,8 @@ from hf_efficient.emit.here import (
     training_machine,
     without_accelerator,
 )
-from hf_efficient.emit.loader import drop_what_needs_workers, unpin
+from hf_efficient.emit.loader import unpin
+from hf_efficient.emit.yours import needs_of_yours, take_yours
 from hf_efficient.plan import Plan
 from hf_efficient.renames import explain
 from hf_efficient.tricks import catalogue
@@ -61,7 +63,7 @@ def settle(
         machine = without_accelerator(machine)
     settled = arguments_plan(plan, args_class, yours, processes=launched_processes())
     settled = take_launchers_precision(settled, "trainer")
-    require(plan, machine)
+    require(settled, machine, besides=needs_of_yours(plan, "trainer", yours))
     if machine.accelerator:
         return settled
     settled = unpin(settled, "trainer", by=cpu_author())
@@ -73,11 +75,9 @@ def arguments_plan(
 ) -> Plan:
     """Return `plan` with your values and with all that `args_class` must be told, for any machine."""
     target = {field.name: "sft" if _is_extra(args_class, field.name) else "trainer" for field in fields(args_class)}
-    for name in ("trainer", "sft"):
-        plan = plan.override(name, {k: v for k, v in yours.items() if target[k] == name}, by="you")
-    plan = at_processes(drop_what_needs_workers(plan, "trainer"), processes)
-    if plan.engine == "DEEPSPEED":
-        plan = plan.assume("trainer", {"deepspeed": plan["deepspeed"]}, by=plan.author("launch", "distributed_type"))
+    plan = take_yours(plan, "trainer", {key: value for key, value in yours.items() if target[key] == "trainer"})
+    plan = plan.override("sft", {key: value for key, value in yours.items() if target[key] == "sft"}, by="you")
+    plan = complete(at_processes(plan, processes))
     if args_class is not _stock():
         plan = plan.assume("trainer", _silence(args_class), by="TrainingArguments' default")
     return plan.drop("sft", [key for key in plan["sft"] if key not in target])
