@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -64,10 +65,11 @@ def rows() -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _fresh_process() -> Iterator[None]:
-    """Put back what a plan sets for the whole process: accelerate's state, DeepSpeed's config, torch's switches."""
+    """Put back what a plan sets for the whole process: environment, accelerate, DeepSpeed, torch."""
     import sys
 
-    yield
+    with patch.dict(os.environ):
+        yield
     if "accelerate" in sys.modules:
         from accelerate.state import AcceleratorState, GradientState
 

@@ -224,12 +224,9 @@ def loop_loader(plan: Plan, model: nn.Module, rows: WhoRead) -> Any:
     return hf.make_accelerator(plan).prepare(loader)
 
 
-BUG = pytest.mark.xfail(raises=AssertionError, strict=True, reason="bug: persistent workers draw no later seeds")
-
-
 @pytest.mark.parametrize(
     ("loader_of", "persistent"),
-    [(trainer_loader, True), (trainer_loader, False), pytest.param(loop_loader, True, marks=BUG), (loop_loader, False)],
+    [(trainer_loader, True), (trainer_loader, False), (loop_loader, True), (loop_loader, False)],
 )
 def test_workers_deliver_the_same_batches(loader_of: Any, persistent: bool, load: Any, rows: Rows) -> None:
     """Workers read the rows, and the same shuffled batches arrive in the same order as without them, in each epoch."""

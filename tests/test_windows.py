@@ -69,8 +69,7 @@ def test_items_are_labels_that_a_loss_counts(batch: dict[str, torch.Tensor], shi
 
 
 SMALL = {"vocab_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 16}
-GPT2_BUG = pytest.mark.xfail(raises=AssertionError, strict=True, reason="bug: GPT-2's class name does not say causal")
-CAUSAL = ["LlamaForCausalLM", pytest.param("GPT2LMHeadModel", marks=GPT2_BUG)]
+CAUSAL = ["LlamaForCausalLM", "GPT2LMHeadModel"]
 OTHERS = ["BertForMaskedLM", "BertForTokenClassification", "BertForPreTraining", "T5ForConditionalGeneration"]
 
 
@@ -244,7 +243,6 @@ def test_two_processes_make_the_update_of_one(ranks: list[dict[str, Any]], tiny:
 
 
 @pytest.mark.launch
-@pytest.mark.xfail(raises=AssertionError, strict=True, reason="bug: accelerator._models holds the model without DDP")
 def test_two_processes_exchange_gradients_once(ranks: list[dict[str, Any]]) -> None:
     """A window of two micro-batches costs one exchange of gradients, of one bucket here."""
     assert [seen["exchanges"] for seen in ranks] == [[0], [0]]

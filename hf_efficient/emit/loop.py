@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.effective_batch import at_processes
-from hf_efficient.emit.deepspeed import loop_config
+from hf_efficient.emit.accelerator import Call, accelerator_keywords
 from hf_efficient.emit.here import (
     cpu_author,
     launched_processes,
@@ -42,17 +42,13 @@ def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
     Raises ValueError for needs of the plan that this machine does not meet and for an effective batch that cannot be
     exact.
     """
-    import accelerate
+    from accelerate import Accelerator
 
     settled = settle_loop(plan, yours)
     require(settled, training_machine(), besides=needs_of_yours(plan, "accelerator", yours))
     switch_process(settled)
-    keywords = settled["accelerator"]
-    if isinstance(keywords.get("dynamo_plugin"), Mapping):
-        keywords["dynamo_plugin"] = accelerate.utils.TorchDynamoPlugin(**keywords["dynamo_plugin"])
-    if settled.engine == "DEEPSPEED" and "deepspeed_plugin" not in keywords:
-        keywords["deepspeed_plugin"] = accelerate.utils.DeepSpeedPlugin(hf_ds_config=loop_config(settled))
-    return accelerate.Accelerator(**keywords)
+    keywords = accelerator_keywords(settled)
+    return Accelerator(**{key: value.build() if isinstance(value, Call) else value for key, value in keywords.items()})
 
 
 def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from hf_efficient.emit.deepspeed import loop_config
+from hf_efficient.emit.accelerator import Call, accelerator_keywords
 from hf_efficient.emit.fields import argument_fields
 from hf_efficient.emit.loader import drop_what_needs_workers
 from hf_efficient.plan import Plan
@@ -40,31 +39,20 @@ def _by(plan: Plan, key: str) -> str:
 
 def _loop(plan: Plan) -> str:
     plan = drop_what_needs_workers(plan, "dataloader")
-    keywords, imports, before = dict(plan["accelerator"]), ["from accelerate import Accelerator"], _switches(plan)
-    if "dynamo_plugin" in keywords:
-        imports.append("from accelerate.utils import TorchDynamoPlugin")
-        keywords["dynamo_plugin"] = _Call("TorchDynamoPlugin", keywords["dynamo_plugin"])
-    if plan.engine == "DEEPSPEED":
-        imports.append("from accelerate.utils import DeepSpeedPlugin")
-        keywords["deepspeed_plugin"] = _Call("DeepSpeedPlugin", {"hf_ds_config": loop_config(plan)})
-    arguments = "".join(f"\n    {key}={value!r}," for key, value in keywords.items())
-    lines = [*imports, *before, "", f"accelerator = Accelerator({arguments}{chr(10) if arguments else ''})"]
+    keywords = accelerator_keywords(plan)
+    classes = sorted(value.name for value in keywords.values() if isinstance(value, Call))
+    lines = [
+        "from accelerate import Accelerator",
+        f"from accelerate.utils import {', '.join(classes)}",
+        *_switches(plan),
+    ]
+    lines += ["", "accelerator = Accelerator(", *(f"    {key}={value!r}," for key, value in keywords.items()), ")"]
     lines += [f"model_keywords = {plan['model']!r}  # AutoModel....from_pretrained(name, **model_keywords)"]
     lines += [f"loader_keywords = {plan['dataloader']!r}  # torch.utils.data.DataLoader(data, **loader_keywords)"]
     lines += ["", "", "def prepare_model(model):  # before accelerator.prepare", *_prepare(plan), "    return model"]
     lines += ["", "", "def make_optimizer(model, lr):", *_optimizer(plan)]
     lines += ["", "", "def clip(model):  # once per update, after the last backward", *_clip(plan)]
     return "\n".join(lines) + "\n"
-
-
-class _Call:
-    """A call written out by its repr."""
-
-    def __init__(self, name: str, keywords: Mapping[str, Any]) -> None:
-        self.text = f"{name}({', '.join(f'{key}={value!r}' for key, value in keywords.items())})"
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 def _switches(plan: Plan) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import islice
@@ -24,8 +25,7 @@ class Window:
     their mean loss so far; both are tensors without dimensions.
     """
 
-    def __init__(self, batches: list[Batch], accelerator: Accelerator) -> None:
-        model = _prepared_model(accelerator)
+    def __init__(self, batches: list[Batch], accelerator: Accelerator, model: nn.Module) -> None:
         counts = [label_items(batch, shifted=shifts_labels(accelerator.unwrap_model(model))) for batch in batches]
         total: torch.Tensor = accelerator.reduce(sum(counts[1:], counts[0]).to(accelerator.device), "sum")
         # A window without labels has a loss of 0, not of 0 / 0.
@@ -64,9 +64,9 @@ def windows(loader: Iterable[Batch], accelerator: Accelerator) -> Iterator[Windo
 
     Call it after `accelerator.prepare(model, ...)`. Raises ValueError when the batches have no labels.
     """
-    batches = iter(loader)
+    model, batches = _prepared_model(accelerator), iter(loader)
     while window := list(islice(batches, accelerator.gradient_accumulation_steps)):
-        yield Window(window, accelerator)
+        yield Window(window, accelerator, model)
 
 
 def label_items(batch: Batch, *, shifted: bool) -> torch.Tensor:
@@ -83,10 +83,15 @@ def label_items(batch: Batch, *, shifted: bool) -> torch.Tensor:
 
 
 def shifts_labels(model: nn.Module) -> bool:
-    """Say whether the loss of `model` predicts each token from those before it, by Trainer's own rule."""
+    """Say whether the loss of `model` predicts each token from those before it, so that no row's first is predicted."""
     from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    causal = LOSS_MAPPING.get(getattr(model, "loss_type", None)) is ForCausalLMLoss
+    loss_type = getattr(model, "loss_type", None)
+    # GPT-2 and a few other old classes name no loss; transformers then takes the causal one.
+    causal = LOSS_MAPPING.get(loss_type) is ForCausalLMLoss or (
+        loss_type not in LOSS_MAPPING and type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    )
     return causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
 
 
@@ -101,4 +106,13 @@ def _prepared_model(accelerator: Accelerator) -> nn.Module:
     if not accelerator._models:
         raise ValueError("windows() needs the prepared model: call accelerator.prepare(model, ...) before it.")
     model: nn.Module = accelerator._models[-1]
-    return model
+    return _data_parallel(model) if accelerator.num_processes > 1 else model
+
+
+def _data_parallel(model: nn.Module) -> nn.Module:
+    """Return the DistributedDataParallel around `model`, else `model`."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    # accelerate keeps the model and not the wrapper, and only the wrapper can hold the exchange of gradients back.
+    found = (thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel))
+    return next((wrapper for wrapper in found if wrapper.module is model), model)

@@ -24,7 +24,7 @@ def tf32() -> Trick:
         costs="10 instead of 23 bits of mantissa in fp32 matmuls",
         numerics="close",
         # TF32 has the 10-bit mantissa of float16; no card here to measure it, so the bound is float16's.
-        within=Rounding("float16", 8),
+        within=Rounding("float16", 16),
         needs=(Need(capability=(8, 0), otherwise="Leave tf32 out: only Ampere and newer GPUs have it."),),
         trainer={"tf32": True},
         torch={"backends.fp32_precision": "tf32"},

@@ -1,0 +1,49 @@
+"""Plan -> the keywords of accelerate.Accelerator, kept as data so that they can be built and also written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hf_efficient.emit.deepspeed import loop_config
+from hf_efficient.plan import Plan
+
+CLASSES = {
+    "dataloader_config": "DataLoaderConfiguration",
+    "deepspeed_plugin": "DeepSpeedPlugin",
+    "dynamo_plugin": "TorchDynamoPlugin",
+}
+"""Keyword of Accelerator -> the class in accelerate.utils that its mapping becomes."""
+
+# Trainer's default. With accelerate's own, persistent workers change the order of the data from the second epoch on:
+# torch draws a seed per epoch without them and only one with them, from the generator that shuffles.
+SAME_ORDER = {"use_seedable_sampler": True}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a class of accelerate.utils; its repr is its source."""
+
+    name: str
+    keywords: Mapping[str, Any]
+
+    def build(self) -> Any:
+        """Return the object."""
+        import accelerate.utils
+
+        return getattr(accelerate.utils, self.name)(**self.keywords)
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.keywords.items())})"
+
+
+def accelerator_keywords(plan: Plan) -> dict[str, Any]:
+    """Return the keywords of Accelerator for `plan`, objects of accelerate's own as `Call`."""
+    keywords: dict[str, Any] = {"dataloader_config": SAME_ORDER} | plan["accelerator"]
+    if plan.engine == "DEEPSPEED":
+        keywords.setdefault("deepspeed_plugin", {"hf_ds_config": loop_config(plan)})
+    return {
+        key: Call(CLASSES[key], value) if key in CLASSES and isinstance(value, Mapping) else value
+        for key, value in keywords.items()
+    }
