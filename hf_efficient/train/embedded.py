@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 END, PAD = "<|end|>", "<|pad|>"
 VOCABULARY = 4096
-EVALUATED = 10
+EVALUATED = 20
 """Every so many files is kept for evaluation."""
 
 

@@ -56,12 +56,18 @@ class Outcome(NamedTuple):
 
 def run_summary(plan: Plan, targets: tuple[str, ...], outcome: Outcome) -> str:
     """Return the end of a recipe's output: the plan as it ran, what came out, and how to run it on your own."""
-    recipe = Path(sys.argv[0]).name or "RECIPE"
     rows = {
         "speed": f"{outcome.tokens_per_s:,.0f} tokens/s (padding not counted)",
         "peak memory": peak_memory(),
         "evaluation loss": f"{outcome.before:.3f} -> {outcome.after:.3f}",
         "model": f"{outcome.folder} ({str(next(outcome.model.parameters()).dtype).removeprefix('torch.')} weights)",
-        "on your own": f"accelerate launch recipes/{recipe} --model Qwen/Qwen3-0.6B --data yours.jsonl",
+        "on your own": f"{_launch_command()} --model Qwen/Qwen3-0.6B --data yours.jsonl",
     }
     return f"\nWhat each trick set\n{plan_text(plan, targets)}\n\nWhat came out\n{outcome_text(rows)}\n"
+
+
+def _launch_command() -> str:
+    """Return how to start this script again, with the environment's own launcher where that lies in this folder."""
+    launcher = Path(sys.executable).parent / "accelerate"
+    here = launcher.is_relative_to(Path.cwd())
+    return f"{launcher.relative_to(Path.cwd()) if here else 'accelerate'} launch {sys.argv[0]}"
