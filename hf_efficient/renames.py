@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class Rename(NamedTuple):
-    """An old name, the name to use instead (empty: nothing), the release that dropped it, and how the value changes."""
+    """An old name, the name to use instead (empty: nothing), the release that drops it, and how the value changes."""
 
     old: str
     new: str
     since: str
     value: str = ""
+    works: bool = False
+    """Is the old name still taken, with a warning?"""
 
 
 _FIELDS = (
@@ -35,8 +38,8 @@ _FIELDS = (
     Rename("split_batches", "accelerator_config", "transformers 5", "becomes {'split_batches': ...}"),
     Rename("fsdp_min_num_params", "fsdp_config", "transformers 5", "becomes {'min_num_params': ...}"),
     Rename("push_to_hub_model_id", "hub_model_id", "transformers 5"),
-    Rename("gradient_checkpointing", "activation_checkpointing", "transformers 6 (deprecated since 5)"),
-    Rename("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "transformers 6 (deprecated since 5)"),
+    Rename("gradient_checkpointing", "activation_checkpointing", "transformers 6", works=True),
+    Rename("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "transformers 6", works=True),
 )
 
 _OPTIMIZERS = (
@@ -50,9 +53,19 @@ OPTIMIZERS = {rename.old: rename for rename in _OPTIMIZERS}
 """Renamed values of `optim`."""
 
 
-def explain(name: str) -> str:
-    """Say what became of a field of TrainingArguments, or return an empty string for one that was never renamed."""
-    rename = FIELDS.get(name)
+def modern(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of TrainingArguments with those old names that still work replaced by the new ones.
+
+    transformers ignores the old name where the new one is set, so both together would lose a value without a word.
+    """
+    return {
+        FIELDS[name].new if name in FIELDS and FIELDS[name].works else name: value for name, value in fields.items()
+    }
+
+
+def explain(name: str, table: Mapping[str, Rename] = FIELDS) -> str:
+    """Say what became of a name (of a field, unless another table is given), or nothing where it never changed."""
+    rename = table.get(name)
     if rename is None:
         return ""
     instead = f"use {rename.new}" if rename.new else "leave it out"

@@ -27,7 +27,7 @@ from hf_efficient.train.text import load_texts, token_rows
 
 DEFAULTS = {"output_dir": "out/accelerate_loop", "logging_steps": 10}
 # For the small Llama, which starts from nothing: a minute on two cores.
-FROM_NOTHING = {"max_steps": 150, "learning_rate": 3e-3, "warmup_steps": 10, "per_device_train_batch_size": 8}
+FROM_NOTHING = {"max_steps": 100, "learning_rate": 3e-3, "warmup_steps": 10, "per_device_train_batch_size": 8}
 TARGETS = ("accelerator", "dataloader", "loop", "optimizer", "model", "torch")
 
 

@@ -20,7 +20,7 @@ from hf_efficient.train.text import load_texts, token_rows
 
 DEFAULTS = {"output_dir": "out/causal_lm", "logging_steps": 10, "eval_on_start": True, "save_total_limit": 2}
 # For the small Llama, which starts from nothing: a minute on two cores.
-FROM_NOTHING = {"max_steps": 150, "learning_rate": 3e-3, "warmup_steps": 10, "per_device_train_batch_size": 8}
+FROM_NOTHING = {"max_steps": 100, "learning_rate": 3e-3, "warmup_steps": 10, "per_device_train_batch_size": 8}
 
 
 def main(argv: list[str] | None = None) -> Trainer:

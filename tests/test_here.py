@@ -64,6 +64,7 @@ def test_your_value_wins_and_has_your_name() -> None:
     [
         ({"learnig_rate": 1}, "did you mean learning_rate?"),
         ({"evaluation_strategy": "no"}, "use eval_strategy"),
+        ({"optim": "adamw_apex_fused"}, "use adamw_torch_fused"),
         ({"group_by_length": True, "no_cuda": True}, "train_sampling_strategy"),
     ],
 )
@@ -73,6 +74,14 @@ def test_an_unknown_field_is_told_its_right_name(yours: dict[str, object], sente
         training_arguments(make_plan("safe"), **yours)
     assert sentence in str(error.value)
     assert len(yours) == 1 or "use_cpu" in str(error.value)
+
+
+def test_an_old_name_that_still_works_wins_like_the_new_one(tmp_path: Path) -> None:
+    """`gradient_checkpointing` of yours counts, though transformers ignores it beside the plan's new name."""
+    args = training_arguments(
+        make_plan("activation_checkpointing"), output_dir=str(tmp_path), gradient_checkpointing=False
+    )
+    assert args.activation_checkpointing is False
 
 
 def test_an_unknown_keyword_is_told_its_right_name() -> None:

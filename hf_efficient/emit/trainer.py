@@ -19,7 +19,7 @@ from hf_efficient.emit.here import (
 from hf_efficient.emit.loader import unpin
 from hf_efficient.emit.yours import needs_of_yours, take_yours
 from hf_efficient.plan import Plan
-from hf_efficient.renames import explain
+from hf_efficient.renames import OPTIMIZERS, explain, modern
 from hf_efficient.tricks import catalogue
 from hf_efficient.wording import unknown
 
@@ -56,7 +56,7 @@ def settle(
 
     Raises as `training_arguments` does, and builds nothing.
     """
-    args_class, yours = args_class or _stock(), dict(yours or {})
+    args_class, yours = args_class or _stock(), modern(yours or {})
     _check_fields(args_class, yours)
     machine = training_machine()
     if yours.get("use_cpu"):
@@ -103,8 +103,9 @@ def _check_fields(args_class: type[TrainingArguments], yours: Mapping[str, Any])
         for name in yours
         if name not in known
     ]
-    if wrong:
-        raise ValueError(" ".join(wrong))
+    optimizer = explain(str(yours.get("optim")), OPTIMIZERS)
+    if wrong or optimizer:
+        raise ValueError(" ".join(sentence for sentence in [*wrong, optimizer] if sentence))
 
 
 def _is_extra(args_class: type[TrainingArguments], name: str) -> bool:

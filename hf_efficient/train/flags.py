@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -45,15 +46,24 @@ def read_flags(args_class: type[TrainingArguments], argv: Sequence[str] | None =
 
 
 def recipe_plan(flags: Flags) -> Plan:
-    """Return the plan of a recipe's command line, without one the preset for this machine, with the reason noted."""
+    """Return the plan of a recipe's command line, without one the preset for this machine, and print what was decided.
+
+    Printed once, by the first process, before anything takes time.
+    """
     from hf_efficient.emit.here import training_machine
 
     machine = training_machine()
-    if flags.plan:
-        return make_plan(*flags.plan, without=flags.without, machine=machine)
-    name, why = default_preset(machine)
-    plan = make_plan(name, without=flags.without, machine=machine)
-    return plan.note(f"Preset {name}: {why}. Choose another with --plan.")
+    names, note = flags.plan, []
+    if not names:
+        name, why = default_preset(machine)
+        names, note = (name,), [f"Preset {name}: {why}. Choose another with --plan."]
+    plan = make_plan(*names, without=flags.without, machine=machine).note(*note)
+    if os.environ.get("RANK", "0") == "0":
+        print(
+            *(f"{name:<8}{text}" for name, text in [("plan:", " ".join(names)), *(("", n) for n in plan.notes)]),
+            sep="\n",
+        )
+    return plan
 
 
 def default_preset(machine: Machine) -> tuple[str, str]:
