@@ -41,6 +41,8 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR")]
 def list_(kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, as_json: AsJson = False) -> None:
     """List tricks, presets, recipes, configs and gpus, or one of them."""
     _show(describe.lists(kind), as_json, render.lists)
+    if not as_json and kind in (None, "tricks"):
+        render.sentences("unmet", describe.unmet_tricks(this_machine()))
 
 
 @app.command()

@@ -27,6 +27,11 @@ def lists(kind: str | None = None) -> dict[str, list[Row]]:
     return {name: make() for name, make in KINDS.items() if kind in (None, name)}
 
 
+def unmet_tricks(machine: Machine) -> list[str]:
+    """Return a sentence for each trick, in its defaults, that `machine` does not have what it takes for."""
+    return Plan(tricks=tuple(make() for make in catalogue().values())).unmet(machine)
+
+
 def page(name: str, machine: Machine) -> Row:
     """Return all there is to say about a trick (in any spelling) or a preset, and what `machine` lacks for it."""
     subject = parse(name)

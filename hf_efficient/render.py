@@ -64,8 +64,13 @@ def plan(data: Mapping[str, Any]) -> None:
     for key in ("replaced", "notes", "advice"):
         for sentence in data[key]:
             print(sentence)
-    for sentence in data["unmet"]:
-        print(f"unmet: {sentence}")
+    sentences("unmet", data["unmet"])
+
+
+def sentences(label: str, texts: Sequence[str]) -> None:
+    """Print a labelled line per sentence."""
+    for sentence in texts:
+        print(f"{label}: {sentence}")
 
 
 def machine(data: Mapping[str, Any]) -> None:
