@@ -1,4 +1,4 @@
-"""`python -m hf_efficient.generate` rebuilds what is made from the code: DeepSpeed files and the README's tables."""
+"""`python -m hf_efficient.generate` rebuilds what is made from the code: DeepSpeed files, tables and a type stub."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hf_efficient.emit.deepspeed import deepspeed_json
 from hf_efficient.emit.files import write
 from hf_efficient.merge import make_plan
 from hf_efficient.presets import PRESETS
+from hf_efficient.tricks import catalogue
 
 ROOT = Path(__file__).parents[1]
 TABLES = {"tricks": ("name", "saves", "costs", "numerics"), "presets": ("name", "doc", "tricks")}
@@ -26,8 +27,23 @@ def generated() -> dict[Path, str]:
         for name, plan in plans.items()
         if plan.engine == "DEEPSPEED"
     }
-    readme = ROOT / "README.md"
+    readme, stub = ROOT / "README.md", ROOT / "hf_efficient" / "tricks" / "__init__.pyi"
+    files[stub] = _stub()
     return files | {readme: _with_tables(readme.read_text(encoding="utf-8"))}
+
+
+def _stub() -> str:
+    """Return what tells a type checker that `from hf_efficient.tricks import bf16` gives the function, not the file."""
+    names = sorted(catalogue())
+    return "".join(
+        [
+            "# Made by `make generate`.\n",
+            "from collections.abc import Callable\n\n",
+            "from hf_efficient.trick import Trick\n",
+            *(f"from hf_efficient.tricks.{name} import {name} as {name}\n" for name in names),
+            "\ndef catalogue() -> dict[str, Callable[..., Trick]]: ...\n",
+        ]
+    )
 
 
 def _with_tables(text: str) -> str:

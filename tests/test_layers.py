@@ -65,7 +65,7 @@ def test_a_file_is_one_idea_of_bearable_size(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 250
     assert ast.get_docstring(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef) and not any("overload" in ast.unparse(d) for d in node.decorator_list):
             docstring = ast.get_docstring(node) or ""
             lines = (node.end_lineno or 0) - node.lineno + 1 - docstring.count("\n")
             assert lines <= 40, f"{path.name}: {node.name} has {lines} lines"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.fields import complete
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound="TrainingArguments")
 
 
-def training_arguments(plan: Plan, args_class: type[A] | None = None, **yours: Any) -> A:
+@overload
+def training_arguments(plan: Plan, args_class: None = None, **yours: Any) -> TrainingArguments: ...
+@overload
+def training_arguments(plan: Plan, args_class: type[A], **yours: Any) -> A: ...
+def training_arguments(plan: Plan, args_class: Any = None, **yours: Any) -> Any:
     """Build the arguments of `plan` and yours, which win. Build them before the model: ZeRO-3 shards while it loads.
 
     `args_class` is TrainingArguments, SFTConfig or any subclass; SFTConfig's own defaults for what a trick can set are
@@ -40,7 +44,7 @@ def training_arguments(plan: Plan, args_class: type[A] | None = None, **yours: A
     """
     args_class = args_class or _stock()
     settled = settle(plan, args_class, yours)
-    arguments: A = args_class(**settled["trainer"], **settled["sft"])
+    arguments = args_class(**settled["trainer"], **settled["sft"])
     if arguments.n_gpu > 1 and plan["loop"].get("effective_batch"):
         raise ValueError(
             f"One process drives {arguments.n_gpu} GPUs here, so the effective batch would be {arguments.n_gpu} times "
