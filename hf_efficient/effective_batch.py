@@ -45,7 +45,9 @@ def at_processes(plan: Plan, processes: int, door: Door = "trainer") -> Plan:
     if wanted is None:
         return plan
     knobs = KNOBS[door]
-    per_device = _value(plan, knobs.batch) or 1
+    per_device = _value(plan, knobs.batch)
+    if per_device is None or per_device < 1:
+        raise ValueError(f"A batch has at least one sample per device, not {per_device}.")
     steps, rest = divmod(wanted, per_device * processes)
     if rest or not steps:
         raise ValueError(_refusal(per_device, processes, wanted))

@@ -38,18 +38,21 @@ def make_plan(*names: Trick | Preset | str, without: Iterable[str] = (), machine
     machine = machine or this_machine()
     parsed = [parse(name) if isinstance(name, str) else name for name in names]
     presets = [item for item in parsed if isinstance(item, Preset)]
-    yours = _by_family(Chosen(item, "") for item in parsed if isinstance(item, Trick))
-    theirs = [Chosen(trick, preset.name) for preset in presets for trick in preset.on(machine)]
-    chosen = _by_family(old for old in theirs if old.trick.family not in yours) | yours
+    choices = [Chosen(trick, preset.name) for preset in presets for trick in preset.on(machine)]
+    choices += [Chosen(item, "") for item in parsed if isinstance(item, Trick)]
+    choices, left_out = _take_out(choices, tuple([without] if isinstance(without, str) else without))
+    yours = _by_family(choice for choice in choices if not choice.preset)
+    theirs = [choice for choice in choices if choice.preset]
     replaced = [
         f"{yours[family].label} replaces {old.label}."
         for old in theirs
         if (family := old.trick.family) in yours and yours[family].trick != old.trick
     ]
-    left_out = _take_out(chosen, tuple([without] if isinstance(without, str) else without))
-    plan = Plan(replaced=(*replaced, *left_out), notes=tuple(note for p in presets for note in p.notes(machine)))
-    for trick, _ in chosen.values():
+    plan = Plan(replaced=(*replaced, *left_out))
+    for trick, _ in (_by_family(old for old in theirs if old.trick.family not in yours) | yours).values():
         plan = plan.add(trick)
+    for preset in presets:
+        plan = plan.assume("trainer", preset.trainer, by=preset.name).note(*preset.notes(machine, plan.tricks))
     return plan
 
 
@@ -84,21 +87,21 @@ def _by_family(choices: Iterable[Chosen]) -> dict[str, Chosen]:
     return families
 
 
-def _take_out(chosen: dict[str, Chosen], names: tuple[str, ...]) -> list[str]:
-    """Take the named tricks out of `chosen`, by function name or by whole spelling, and say so."""
+def _take_out(choices: list[Chosen], names: tuple[str, ...]) -> tuple[list[Chosen], list[str]]:
+    """Return the choices without the named ones, by function name or by whole spelling, and a sentence for each."""
     sentences = []
     for name in names:
         wanted = parse(name)
         if isinstance(wanted, Preset):
             raise ValueError(f"--without {name}: {name} is a preset; name the tricks that you do not want.")
-        function = read(name)[0]
-        found = [
-            family
-            for family, (trick, _) in chosen.items()
-            if (trick == wanted if "(" in name else read(trick.name)[0] == function)
-        ]
-        if not found:
-            there = ", ".join(trick.name for trick, _ in chosen.values()) or "nothing"
+        out = [choice for choice in choices if _is_meant(choice.trick, name, wanted)]
+        if not out:
+            there = ", ".join(trick.name for trick, _ in choices) or "nothing"
             raise ValueError(f"--without {name}: the plan has no {name} to leave out; it has {there}.")
-        sentences += [f"{chosen.pop(family).label} is left out, as you ask." for family in found]
-    return sentences
+        choices = [choice for choice in choices if choice not in out]
+        sentences += [f"{choice.label} is left out, as you ask." for choice in out]
+    return choices, sentences
+
+
+def _is_meant(trick: Trick, name: str, wanted: Trick) -> bool:
+    return trick == wanted if "(" in name else read(trick.name)[0] == read(name)[0]

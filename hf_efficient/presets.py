@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from hf_efficient.needs import FAST_CPU_BF16
 from hf_efficient.tricks import catalogue
@@ -24,19 +24,21 @@ class Preset:
     doc: str
     tricks: tuple[Trick, ...]
     where: tuple[tuple[Trick, Need], ...] = ()
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of TrainingArguments that belong to what the preset is for and to no trick."""
 
     def on(self, machine: Machine) -> tuple[Trick, ...]:
         """Return the tricks for `machine`."""
         return (*self.tricks, *(trick for trick, need in self.where if not need.unmet_on(machine)))
 
-    def notes(self, machine: Machine) -> tuple[str, ...]:
-        """Say which tricks of `where` are taken or left out on `machine`, and why."""
-        lacks = [(trick.name, need.unmet_on(machine)) for trick, need in self.where]
-        return tuple(
-            f"{self.name} leaves {name} out: it needs {lack}"
-            if lack
-            else f"{self.name} takes {name}: this CPU is fast at it."
-            for name, lack in lacks
+    def notes(self, machine: Machine, tricks: tuple[Trick, ...]) -> tuple[str, ...]:
+        """Say which tricks of `where` `machine` leaves out, and which of those in the plan it takes, and why."""
+        lacks = [(trick, need.unmet_on(machine)) for trick, need in self.where]
+        out = [f"{self.name} leaves {trick.name} out: it needs {lack}" for trick, lack in lacks if lack]
+        taken = [trick.name for trick, lack in lacks if not lack and trick in tricks]
+        return (
+            *out,
+            *(f"{self.name} takes {name}: {machine.cpu or 'this CPU'} has instructions for it." for name in taken),
         )
 
 
@@ -75,6 +77,7 @@ _ALL = (
         doc="Train without an accelerator: safe, with bf16 where the CPU has instructions for it.",
         tricks=SAFE,
         where=((_make["bf16"](), FAST_CPU_BF16),),
+        trainer={"use_cpu": True},  # TrainingArguments refuses bf16 without a GPU unless it is told
     ),
     Preset(
         name="zero2",

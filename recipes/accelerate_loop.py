@@ -22,6 +22,7 @@ from hf_efficient.train.evaluate import mean_label_loss
 from hf_efficient.train.flags import one_sentence_errors, read_flags, recipe_plan
 from hf_efficient.train.load import load_causal_lm, row_length
 from hf_efficient.train.loop_fields import loop_plan, run_length
+from hf_efficient.train.save import save_model
 from hf_efficient.train.summary import Outcome, run_summary
 from hf_efficient.train.text import load_texts, token_rows
 
@@ -78,10 +79,8 @@ def main(argv: list[str] | None = None) -> None:
     progress.close()
 
     after = mean_label_loss(model, held_out, accelerator)
-    weights = accelerator.get_state_dict(model)
+    save_model(accelerator, model, tokenizer, options.output_dir)
     if accelerator.is_main_process:
-        accelerator.unwrap_model(model).save_pretrained(options.output_dir, state_dict=weights)
-        tokenizer.save_pretrained(options.output_dir)
         print(run_summary(settle_loop(plan), TARGETS, Outcome(speed, before, after, options.output_dir, model)))
     accelerator.end_training()
 

@@ -82,7 +82,8 @@ def _fresh_process() -> Iterator[None]:
     if "torch" in sys.modules:
         import torch
 
-        from hf_efficient.emit import loop
+        from hf_efficient.emit import process
 
-        loop._SWITCHED.clear()
+        process._SWITCHED.clear()
+        process._VARIABLES.clear()
         torch.backends.fp32_precision = "none"

@@ -50,7 +50,7 @@ def test_a_preset_fills_a_target_or_names_one_that_can(name: str, target: str, t
 def _read_arguments(text: str, plan: Any, folder: Path) -> None:
     from transformers import HfArgumentParser, TrainingArguments
 
-    fields = json.loads(text) | {"use_cpu": True, "tf32": None, "output_dir": str(folder)}
+    fields = {"use_cpu": True} | json.loads(text) | {"tf32": None, "output_dir": str(folder)}
     (args,) = HfArgumentParser(TrainingArguments).parse_dict(fields)
     assert args.optim == plan["trainer"]["optim"]
     assert bool(args.deepspeed) == (plan.engine == "DEEPSPEED")
@@ -104,7 +104,8 @@ def test_the_python_lines_build_the_same_arguments(name: str, door: Any, tmp_pat
     """The lines, run, give the arguments that the JSON gives."""
     plan = make_plan(name, machine=GPU)
     source = emit(plan, "python", Options(door=door)).replace("tf32=True", "tf32=None")
-    source = source.replace('output_dir="out",', f"output_dir={str(tmp_path)!r}, use_cpu=True,")
+    here = f"output_dir={str(tmp_path)!r}," + ("" if name == "cpu" else " use_cpu=True,")
+    source = source.replace('output_dir="out",', here)
     space: dict[str, Any] = {}
     exec(source, space)
     for key, value in json.loads(emit(plan, "training-args", Options(args_class=door))).items():
@@ -133,6 +134,40 @@ def test_an_open_accumulation_is_not_guessed(target: str) -> None:
     with pytest.raises(ValueError, match="add --processes N"):
         emit(plan, target)
     assert "gradient_accumulation_steps" in emit(plan, target, Options(processes=2))
+
+
+def test_the_preset_for_a_cpu_needs_nothing_added_on_a_cpu(tmp_path: Path) -> None:
+    """What is emitted for `cpu` is accepted here as it is, bf16 included."""
+    from transformers import HfArgumentParser, TrainingArguments
+
+    fields = json.loads(emit(make_plan("cpu", machine=GPU), "training-args"))
+    (args,) = HfArgumentParser(TrainingArguments).parse_dict(fields | {"output_dir": str(tmp_path)})
+    assert (args.use_cpu, args.bf16) == (True, True)
+
+
+def test_the_python_lines_of_a_loop_clip_and_update_as_the_plan_says(tiny: Path) -> None:
+    """The lines clip at the plan's limit and make the plan's optimizer."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    space: dict[str, Any] = {}
+    exec(emit(make_plan("adafactor", "gradient_clipping(0.5)"), "python", Options(door="accelerate")), space)
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    assert type(space["make_optimizer"](model, lr=1e-3)).__name__ == "Adafactor"
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    space["clip"](model)
+    norm = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm().item()
+    assert norm == pytest.approx(0.5, rel=1e-4)
+
+
+def test_a_launch_file_of_a_compiled_plan_names_the_backend() -> None:
+    """torch.compile is in the YAML too, for scripts that know nothing of the plan; no run is sent to the CPU."""
+    config = yaml.safe_load(emit(make_plan("compile('aot_eager', 'default')"), "accelerate"))
+    assert config["dynamo_config"] == {"dynamo_backend": "aot_eager", "dynamo_mode": "default"}
+    assert config["use_cpu"] is False
+    offload = yaml.safe_load(emit(make_plan("zero(3, 'all')"), "accelerate"))["deepspeed_config"]
+    assert (offload["offload_optimizer_device"], offload["offload_param_device"]) == ("cpu", "cpu")
 
 
 def test_an_unknown_target_gets_the_nearest_name() -> None:

@@ -33,7 +33,9 @@ def ampere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let TrainingArguments and our needs believe in an Ampere GPU; what is built is never run."""
     import transformers.training_args as module
 
-    from hf_efficient.emit import loop, trainer
+    from hf_efficient.emit import here, loop, trainer
+
+    monkeypatch.setattr(here, "launched", lambda: True)
 
     monkeypatch.setattr(module, "is_torch_bf16_gpu_available", lambda: True)
     monkeypatch.setattr(module, "is_torch_tf32_available", lambda: True)
@@ -78,6 +80,8 @@ def test_its_facts_are_complete(name: str) -> None:
     loop_door = trick.prepare is not None or any(getattr(trick, target) for target in loop_targets)
     assert trainer_door, f"{name} does nothing for Trainer"
     assert loop_door, f"{name} does nothing for a hand-written loop"
+    unread = [target for target in ("collator", "peft") if getattr(trick, target)]
+    assert not unread, f"{name} sets {unread}, which no adaptor reads yet"
     assert all(need.otherwise for need in trick.needs), f"{name}: a need says what to do otherwise"
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hf_efficient.emit.fields import argument_fields
-from hf_efficient.emit.loop import dataloader_keywords, make_accelerator, settle_loop, switch_process
+from hf_efficient.emit.loop import dataloader_keywords, make_accelerator, settle_loop
+from hf_efficient.emit.process import switch_process
 from hf_efficient.emit.trainer import settle, training_arguments
 from hf_efficient.machine import Machine
 from hf_efficient.merge import make_plan

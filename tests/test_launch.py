@@ -58,6 +58,22 @@ def test_two_processes_share_the_effective_batch(recipe: str, flags: list[str], 
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
+@pytest.mark.parametrize(
+    ("recipe", "plan"), [("causal_lm", ["zero2"]), ("accelerate_loop", ["safe", "gradient_clipping(0.25)"])]
+)
+def test_an_emitted_launch_file_starts_a_recipe(recipe: str, plan: list[str], flags: list[str], tmp_path: Path) -> None:
+    """The YAML of zero2 starts a recipe whose plan is zero2, and one whose plan leaves the engine to the launcher."""
+    from hf_efficient.cli import main
+
+    assert main(["emit", "accelerate", "zero2", "-o", str(tmp_path / "zero2.yaml")]) == 0
+    run = _launch(
+        ["--config_file", str(tmp_path / "zero2.yaml"), "--main_process_port", "0"], recipe, [*flags, "--plan", *plan]
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    assert "ZeRO stage 2" in run.stdout or recipe == "accelerate_loop"
+
+
 def test_a_mistake_under_the_launcher_is_one_sentence(flags: list[str]) -> None:
     """`--quiet` leaves the recipe's own sentence and no traceback."""
     run = _launch(["--quiet", *ONE], "causal_lm", [*flags, "--plan", "bf61"])

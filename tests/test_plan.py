@@ -101,6 +101,18 @@ def test_without_refuses_what_is_not_there(out: str, sentence: str) -> None:
         make_plan("lean", without=(out,))
 
 
+def test_without_settles_two_presets_that_disagree() -> None:
+    """Leaving one of the two out is a way to decide."""
+    assert make_plan("lean", "fast", without="adamw_8bit")["trainer"]["optim"] == "adamw_torch_fused"
+
+
+def test_what_is_left_out_is_not_said_to_be_taken() -> None:
+    """The preset `cpu` does not say that it takes bf16 when you leave it out."""
+    plan = make_plan("cpu", without=["bf16"], machine=NEW_CPU)
+    assert plan.notes == ()
+    assert plan.replaced == ("cpu's bf16 is left out, as you ask.",)
+
+
 def test_presets_are_as_documented() -> None:
     """The presets hold the tricks that the README promises."""
     safe = {"adamw_fused", "gradient_clipping", "data_loading"}

@@ -57,6 +57,19 @@ def test_a_saved_dataset_keeps_its_own_splits(tmp_path: Path) -> None:
     assert (len(train), evaluation["text"][0]) == (20, "w1 w2")
 
 
+def test_evaluation_never_sees_training_texts(tmp_path: Path) -> None:
+    """A dataset with one split is divided, and a folder's files keep the splits that their names say."""
+    from datasets import Dataset, DatasetDict
+
+    DatasetDict({"test": Dataset.from_dict({"text": TEXTS})}).save_to_disk(tmp_path / "only")
+    train, evaluation = load_texts(str(tmp_path / "only"))
+    assert sorted([*train["text"], *evaluation["text"]]) == sorted(TEXTS)
+    _write(tmp_path / "named", "train.jsonl", TEXTS[:15])
+    _write(tmp_path / "named", "test.jsonl", TEXTS[15:])
+    train, evaluation = load_texts(str(tmp_path / "named"))
+    assert (train["text"][:], evaluation["text"][:]) == (TEXTS[:15], TEXTS[15:])
+
+
 def test_the_only_text_column_serves(tmp_path: Path) -> None:
     """A column of another name is taken where it is the only one with texts."""
     path = tmp_path / "a.jsonl"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_efficient.emit.deepspeed import loop_config
+from hf_efficient.emit.deepspeed import ADAMW, loop_config, loop_settings, refuse_replaced_optimizer
 from hf_efficient.plan import Plan
 
 CLASSES = {
@@ -38,11 +38,17 @@ class Call:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.keywords.items())})"
 
 
-def accelerator_keywords(plan: Plan) -> dict[str, Any]:
-    """Return the keywords of Accelerator for `plan`, objects of accelerate's own as `Call`."""
+def accelerator_keywords(plan: Plan, launchers_engine: str = "NO") -> dict[str, Any]:
+    """Return the keywords of Accelerator for `plan`, objects of accelerate's own as `Call`.
+
+    Where the launcher chose DeepSpeed and the plan is silent, its engine is told the plan's clipping and accumulation.
+    """
     keywords: dict[str, Any] = {"dataloader_config": SAME_ORDER} | plan["accelerator"]
     if plan.engine == "DEEPSPEED":
+        refuse_replaced_optimizer(plan, str(plan["optimizer"].get("name", ADAMW[-1])))
         keywords.setdefault("deepspeed_plugin", {"hf_ds_config": loop_config(plan)})
+    elif launchers_engine == "DEEPSPEED":
+        keywords.setdefault("deepspeed_plugin", loop_settings(plan))
     return {
         key: Call(CLASSES[key], value) if key in CLASSES and isinstance(value, Mapping) else value
         for key, value in keywords.items()

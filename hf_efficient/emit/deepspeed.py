@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hf_efficient.plan import Plan
+from hf_efficient.plan import Conflict, Plan
+
+ADAMW = ("adamw_torch", "adamw_torch_fused")
 
 
 def deepspeed_json(plan: Plan) -> str:
@@ -18,11 +20,25 @@ def deepspeed_json(plan: Plan) -> str:
 
 
 def loop_config(plan: Plan) -> dict[str, Any]:
-    """Return the configuration for a hand-written loop, with its own accumulation and clipping written in.
+    """Return the configuration for a hand-written loop, with its own accumulation and clipping written in."""
+    return plan["deepspeed"] | loop_settings(plan)
+
+
+def loop_settings(plan: Plan) -> dict[str, Any]:
+    """Return what the engine of a hand-written loop must be told.
 
     accelerate fills "auto" clipping with 1.0, whatever the loop does; 0.0 is DeepSpeed's "no clipping".
     """
-    return plan["deepspeed"] | {
+    return {
         "gradient_accumulation_steps": plan["accelerator"].get("gradient_accumulation_steps", 1),
         "gradient_clipping": plan["loop"].get("max_grad_norm", 0.0),
     }
+
+
+def refuse_replaced_optimizer(plan: Plan, optimizer: str) -> None:
+    """Raise Conflict for an optimizer that accelerate would exchange for DeepSpeed's CPU AdamW without a word."""
+    if "offload_optimizer" in plan["deepspeed"].get("zero_optimization", {}) and optimizer not in ADAMW:
+        raise Conflict(
+            f"{plan.author('launch', 'distributed_type')} updates on the CPU with DeepSpeed's AdamW, which would take "
+            f"the place of {optimizer}: leave the offload or the optimizer out."
+        )

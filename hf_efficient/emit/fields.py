@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
+from hf_efficient.emit.deepspeed import ADAMW, refuse_replaced_optimizer
 from hf_efficient.emit.loader import drop_what_needs_workers
 from hf_efficient.plan import Plan
 
@@ -29,8 +30,9 @@ def complete(plan: Plan) -> Plan:
     """Return `plan` with what TrainingArguments must be told besides: the engine's configuration and some silences."""
     plan = drop_what_needs_workers(plan, "trainer")
     if plan.engine == "DEEPSPEED":
+        refuse_replaced_optimizer(plan, str(plan["trainer"].get("optim", ADAMW[-1])))
         plan = plan.assume("trainer", {"deepspeed": plan["deepspeed"]}, by=plan.author("launch", "distributed_type"))
     if plan["trainer"].get("torch_compile"):
         # transformers turns tf32 on with torch_compile where nobody mentions it; a plan without tf32 means without.
-        plan = plan.assume("trainer", {"tf32": False}, by=plan.author("trainer", "torch_compile"))
+        plan = plan.assume("trainer", {"tf32": False}, by="the plan's silence")
     return plan

@@ -12,9 +12,13 @@ def write(path: Path, text: str) -> None:
 
     Raises ValueError in one sentence when the folder is missing or cannot be written to, or `path` is a folder.
     """
+    path = path.resolve()  # a link stays, and its file is written
     try:
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder; name a file in it")
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")  # a pipe or a device cannot be exchanged for a file
+            return
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise ValueError(f"Cannot write {path}: {_reason(error)}.") from None

@@ -29,6 +29,8 @@ def training_machine() -> Machine:
             gpus=torch.cuda.device_count(),
             memory_gib=found.total_memory / 2**30,
         )
+    if kind == "cuda" and machine.capability == (0, 0):
+        return replace(machine, accelerator=kind, capability=torch.cuda.get_device_capability())
     return replace(machine, accelerator=kind)
 
 
@@ -61,13 +63,67 @@ def take_launchers_precision(plan: Plan, target: Literal["trainer", "accelerator
     asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
     if asked not in ("bf16", "fp16"):
         return plan
-    ours = plan[target]
-    wanted = ours.get("mixed_precision") or next((p for p in ("bf16", "fp16") if ours.get(p)), None)
+    ours, other = plan[target], "fp16" if asked == "bf16" else "bf16"
+    wanted = ours.get("mixed_precision") or (other if ours.get(other) else None)
+    if wanted is None and ours.get(asked) is False:
+        wanted = "no"
     if wanted not in (None, asked):
-        author = plan.author(target, "mixed_precision" if target == "accelerator" else str(wanted))
-        raise Conflict(f"The launcher asks for {asked}, {author} for {wanted}: keep one of the two.")
+        key = "mixed_precision" if target == "accelerator" else asked if wanted == "no" else other
+        raise Conflict(f"The launcher asks for {asked}, {plan.author(target, key)} for {wanted}: keep one of the two.")
     setting = {"mixed_precision": asked} if target == "accelerator" else {asked: True}
     return plan.assume(target, setting, by="launcher")
+
+
+def agree_with_launcher(plan: Plan, target: Literal["trainer", "accelerator"]) -> Plan:
+    """Return `plan` with the accumulation that the launcher names, and clear the way for the plan's own engine.
+
+    accelerate lets the launcher's accumulation win, and refuses a DeepSpeed configuration beside ZeRO keys of the
+    launch YAML even where both say the same. Raises Conflict where launcher and plan differ, and ValueError for a plan
+    that needs a launcher and has none.
+    """
+    if plan.engine == "DEEPSPEED" and not launched():
+        raise ValueError(
+            "DeepSpeed needs a launcher, and this process has none: start it with `accelerate launch --use_deepspeed`."
+        )
+    steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "")
+    if steps.isdigit() and int(steps) > 1:
+        plan = _take_launchers_steps(plan, target, int(steps))
+    if plan.engine == "DEEPSPEED" and os.environ.get("ACCELERATE_CONFIG_DS_FIELDS"):
+        _require_the_same_sharding(plan)
+        os.environ["ACCELERATE_CONFIG_DS_FIELDS"] = ""
+    return plan
+
+
+def launched() -> bool:
+    """Say whether a launcher that knows about several processes started this one."""
+    return "LOCAL_RANK" in os.environ
+
+
+def launchers_engine() -> str:
+    """Return the engine that `accelerate launch` chose for this process: `DEEPSPEED` or `NO`."""
+    return "DEEPSPEED" if os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true" else "NO"
+
+
+def _take_launchers_steps(plan: Plan, target: Literal["trainer", "accelerator"], steps: int) -> Plan:
+    given = plan[target].get("gradient_accumulation_steps", steps)
+    if given != steps:
+        author = plan.author(target, "gradient_accumulation_steps")
+        raise Conflict(f"The launcher asks for {steps} accumulation steps, {author} for {given}: keep one of the two.")
+    return plan.assume(target, {"gradient_accumulation_steps": steps}, by="launcher")
+
+
+def _require_the_same_sharding(plan: Plan) -> None:
+    keys = {
+        "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
+        "offload_optimizer_device": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
+        "offload_param_device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+    }
+    ours = {"offload_optimizer_device": "none", "offload_param_device": "none"} | plan["launch"]["deepspeed_config"]
+    for key, variable in keys.items():
+        theirs = os.environ.get(variable, str(ours[key]))
+        if theirs != str(ours[key]):
+            author = plan.author("launch", "distributed_type")
+            raise Conflict(f"The launch YAML says {key}: {theirs}, {author} says {ours[key]}: keep one of the two.")
 
 
 def require(plan: Plan, machine: Machine, *, besides: tuple[Trick, ...] = ()) -> None:

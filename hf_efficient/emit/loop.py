@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from functools import reduce
 from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,25 +10,24 @@ from typing import TYPE_CHECKING, Any
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.accelerator import Call, accelerator_keywords
 from hf_efficient.emit.here import (
+    agree_with_launcher,
     cpu_author,
     launched_processes,
+    launchers_engine,
     require,
     take_launchers_precision,
     training_machine,
 )
 from hf_efficient.emit.loader import drop_what_needs_workers, unpin
-from hf_efficient.emit.yours import needs_of_yours, take_yours
-from hf_efficient.plan import Plan
+from hf_efficient.emit.process import switch_process
+from hf_efficient.emit.yours import needs_of_settings, take_yours
+from hf_efficient.plan import Conflict, Plan
 from hf_efficient.wording import unknown
 
 if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
     from torch import nn
-
-
-_SWITCHED: dict[str, Any] = {}
-"""Torch's switches that a plan has changed in this process, as they were before."""
 
 
 def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
@@ -45,10 +42,20 @@ def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
     from accelerate import Accelerator
 
     settled = settle_loop(plan, yours)
-    require(settled, training_machine(), besides=needs_of_yours(plan, "accelerator", yours))
+    require(settled, training_machine(), besides=needs_of_settings(settled, "accelerator"))
+    if yours.get("cpu") and "DEEPSPEED" in (settled.engine, launchers_engine()):
+        raise ValueError("Accelerator(cpu=True) drops DeepSpeed without a word: leave cpu out, or zero.")
     switch_process(settled)
-    keywords = accelerator_keywords(settled)
-    return Accelerator(**{key: value.build() if isinstance(value, Call) else value for key, value in keywords.items()})
+    keywords = accelerator_keywords(settled, launchers_engine())
+    accelerator = Accelerator(
+        **{key: call.build() if isinstance(call, Call) else call for key, call in keywords.items()}
+    )
+    if accelerator.num_processes != launched_processes():
+        raise ValueError(
+            f"The launcher started {launched_processes()} processes and Accelerate found {accelerator.num_processes}: "
+            "each would train alone. Without GPUs set ACCELERATE_USE_CPU=true for the launcher."
+        )
+    return accelerator
 
 
 def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
@@ -56,26 +63,9 @@ def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
     from accelerate import Accelerator
 
     _check_keywords(Accelerator, yours or {})
-    plan = take_launchers_precision(take_yours(plan, "accelerator", yours or {}), "accelerator")
+    plan = agree_with_launcher(take_yours(plan, "accelerator", yours or {}), "accelerator")
+    plan = take_launchers_precision(plan, "accelerator")
     return at_processes(_loader_plan(plan), launched_processes(), "loop")
-
-
-def switch_process(plan: Plan) -> None:
-    """Set the plan's environment variables and torch's switches, which hold for the whole process.
-
-    What an earlier plan switched is put back first: a plan's silence means the switch as it was.
-    """
-    import torch
-
-    os.environ.update({key: str(value) for key, value in plan["env"].items()})
-    wanted = {setting.key: setting.value for setting in plan.settings if setting.target == "torch"}
-    before = {key: _SWITCHED.pop(key) for key in tuple(_SWITCHED)}
-    for key, value in (before | wanted).items():
-        *path, name = key.split(".")
-        holder = reduce(getattr, path, torch)
-        if key in wanted:
-            _SWITCHED[key] = before.get(key, getattr(holder, name))
-        setattr(holder, name, value)
 
 
 def prepare_model(plan: Plan, model: nn.Module) -> nn.Module:
@@ -134,6 +124,12 @@ def dataloader_keywords(plan: Plan, **yours: Any) -> dict[str, Any]:
     from torch.utils.data import DataLoader
 
     _check_keywords(DataLoader, yours)
+    effective, batch = plan["loop"].get("effective_batch"), plan["dataloader"].get("batch_size")
+    if effective and yours.get("batch_size", batch) != batch:
+        raise Conflict(
+            f"You pass batch_size={yours['batch_size']}, and the accumulation for {effective} samples per update was "
+            f"computed for {batch}: write batch_size({yours['batch_size']}, effective={effective}) in the plan instead."
+        )
     return _loader_plan(take_yours(plan, "dataloader", yours))["dataloader"]
 
 
@@ -144,7 +140,7 @@ def clip(plan: Plan, accelerator: Accelerator, model: nn.Module) -> torch.Tensor
     returned. fp16's loss scale is divided out first; under DeepSpeed the engine clips and its norm is returned.
     """
     limit = plan["loop"].get("max_grad_norm")
-    if not limit:
+    if not limit or limit < 0:  # as Trainer has it
         return None
     norm: torch.Tensor | None = accelerator.clip_grad_norm_(model.parameters(), limit)
     return norm

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.fields import complete
 from hf_efficient.emit.here import (
+    agree_with_launcher,
     cpu_author,
     launched_processes,
     require,
@@ -17,7 +18,8 @@ from hf_efficient.emit.here import (
     without_accelerator,
 )
 from hf_efficient.emit.loader import unpin
-from hf_efficient.emit.yours import needs_of_yours, take_yours
+from hf_efficient.emit.process import switch_process
+from hf_efficient.emit.yours import needs_of_settings, take_yours
 from hf_efficient.plan import Plan
 from hf_efficient.renames import OPTIMIZERS, explain, modern
 from hf_efficient.tricks import catalogue
@@ -44,6 +46,7 @@ def training_arguments(plan: Plan, args_class: Any = None, **yours: Any) -> Any:
     """
     args_class = args_class or _stock()
     settled = settle(plan, args_class, yours)
+    switch_process(settled)
     arguments = args_class(**settled["trainer"], **settled["sft"])
     if arguments.n_gpu > 1 and plan["loop"].get("effective_batch"):
         raise ValueError(
@@ -62,12 +65,9 @@ def settle(
     """
     args_class, yours = args_class or _stock(), modern(yours or {})
     _check_fields(args_class, yours)
-    machine = training_machine()
-    if yours.get("use_cpu"):
-        machine = without_accelerator(machine)
-    settled = arguments_plan(plan, args_class, yours, processes=launched_processes())
-    settled = take_launchers_precision(settled, "trainer")
-    require(settled, machine, besides=needs_of_yours(plan, "trainer", yours))
+    settled = arguments_plan(agree_with_launcher(plan, "trainer"), args_class, yours, processes=launched_processes())
+    machine = without_accelerator(training_machine()) if settled["trainer"].get("use_cpu") else training_machine()
+    require(settled, machine, besides=needs_of_settings(settled, "trainer"))
     if machine.accelerator:
         return settled
     settled = unpin(settled, "trainer", by=cpu_author())
@@ -81,7 +81,7 @@ def arguments_plan(
     target = {field.name: "sft" if _is_extra(args_class, field.name) else "trainer" for field in fields(args_class)}
     plan = take_yours(plan, "trainer", {key: value for key, value in yours.items() if target[key] == "trainer"})
     plan = plan.override("sft", {key: value for key, value in yours.items() if target[key] == "sft"}, by="you")
-    plan = complete(at_processes(plan, processes))
+    plan = complete(take_launchers_precision(at_processes(plan, processes), "trainer"))
     if args_class is not _stock():
         plan = plan.assume("trainer", _silence(args_class), by="TrainingArguments' default")
     return plan.drop("sft", [key for key in plan["sft"] if key not in target])

@@ -15,20 +15,37 @@ Target = Literal["trainer", "accelerator", "dataloader"]
 def take_yours(plan: Plan, target: Target, yours: Mapping[str, Any]) -> Plan:
     """Return `plan` with your values in place of its own, `by="you"`.
 
-    A trick whose switch you turn off (`torch_compile=False`) goes with all that it set, and that is said.
+    A trick whose switch you turn off (`torch_compile=False`), or that has needs and nothing left to set beside your
+    values (`optim="adamw_torch"`), goes with all that it set, and that is said.
     """
     for trick in plan.tricks:
-        off = [key for key, value in getattr(trick, target).items() if value is True and not yours.get(key, True)]
-        if off:
-            plan = plan.remove(trick).note(f"{trick.name} is left out: you pass {off[0]}={yours[off[0]]!r}.")
+        key = _taken_away(trick, target, yours)
+        if key:
+            plan = plan.remove(trick).note(f"{trick.name} is left out: you pass {key}={yours[key]!r}.")
     return plan.override(target, yours, by="you")
 
 
-def needs_of_yours(plan: Plan, target: Target, yours: Mapping[str, Any]) -> tuple[Trick, ...]:
-    """Return the tricks that your values amount to and the plan has not: what they need, your values need too."""
+def _taken_away(trick: Trick, target: Target, yours: Mapping[str, Any]) -> str:
+    """Return the key by which you take a trick away, or an empty string."""
+    settings = getattr(trick, target)
+    changed = [key for key, value in settings.items() if key in yours and yours[key] != value]
+    off = [key for key in changed if key in _switch(settings) and not yours[key]]
+    replaced = changed if trick.needs and len(changed) == len(settings) else []
+    return next(iter([*off, *replaced]), "")
+
+
+def _switch(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the setting that turns a trick on: its first one, where that is True."""
+    return {key: value for key, value in list(settings.items())[:1] if value is True}
+
+
+def needs_of_settings(plan: Plan, target: Target) -> tuple[Trick, ...]:
+    """Return the tricks that your or the launcher's values amount to: what such a trick needs, the values need too."""
+    foreign = {s.key: s.value for s in plan.settings if s.target == target and s.by in ("you", "launcher")}
     made = (make() for make in catalogue().values())
-    return tuple(trick for trick in made if _is_made_by(getattr(trick, target), yours) and trick not in plan.tricks)
+    return tuple(trick for trick in made if _is_made_by(getattr(trick, target), foreign) and trick not in plan.tricks)
 
 
 def _is_made_by(settings: Mapping[str, Any], yours: Mapping[str, Any]) -> bool:
-    return bool(settings) and all(key in yours and yours[key] == value for key, value in settings.items())
+    wanted = _switch(settings) or settings
+    return bool(wanted) and all(key in yours and yours[key] == value for key, value in wanted.items())

@@ -44,7 +44,7 @@ class RunClock(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Leave the evaluation out; keep the loss of the first."""
         self._since = time.perf_counter()
-        if self.first_loss != self.first_loss:  # nan: none yet
+        if not self.seconds:
             self.first_loss = metrics.get("eval_loss", self.first_loss)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

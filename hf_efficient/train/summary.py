@@ -5,10 +5,12 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Mapping
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hf_efficient.plan import Plan
+from hf_efficient.trick import MethodCall
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,8 +22,15 @@ def plan_text(plan: Plan, targets: tuple[str, ...]) -> str:
     """Return a line per author with what it set in `targets`, and the plan's sentences below."""
     lines: dict[str, list[str]] = {}
     for setting in plan.settings:
-        if setting.target in targets and setting.key != "deepspeed":
-            lines.setdefault(setting.by, []).append(f"{setting.key}={setting.value}")
+        if setting.key == "deepspeed" and isinstance(setting.value, dict):
+            lines.setdefault(setting.by, []).append(f"ZeRO stage {setting.value['zero_optimization']['stage']}")
+        elif setting.target in targets:
+            shown = "<hidden>" if setting.key.endswith("_token") else setting.value
+            lines.setdefault(setting.by, []).append(f"{setting.key}={shown}")
+    for trick in plan.tricks:
+        call = trick.prepare.source("model") if isinstance(trick.prepare, MethodCall) else "prepares the model"
+        if trick.prepare is not None and trick.name not in lines:
+            lines[trick.name] = [call]
     width = max((len(author) for author in lines), default=0)
     body = [f"  {author:<{width}}  {', '.join(settings)}" for author, settings in lines.items()]
     return "\n".join([*body, *(f"  {sentence}" for sentence in (*plan.replaced, *plan.notes))])
@@ -59,7 +68,9 @@ def run_summary(plan: Plan, targets: tuple[str, ...], outcome: Outcome) -> str:
     rows = {
         "speed": f"{outcome.tokens_per_s:,.0f} tokens/s (padding not counted)",
         "peak memory": peak_memory(),
-        "evaluation loss": f"{outcome.before:.3f} -> {outcome.after:.3f}",
+        "evaluation loss": f"{outcome.after:.3f}"
+        if isnan(outcome.before)
+        else f"{outcome.before:.3f} -> {outcome.after:.3f}",
         "model": f"{outcome.folder} ({str(next(outcome.model.parameters()).dtype).removeprefix('torch.')} weights)",
         "on your own": f"{_launch_command()} --model Qwen/Qwen3-0.6B --data yours.jsonl",
     }

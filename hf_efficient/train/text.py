@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
 """Suffix -> the builder of `datasets` that reads it."""
+HELD_OUT = ("validation", "test")
+"""Splits to evaluate on, the first that there is."""
 EVALUATED = 0.1
 """Share of the texts that is kept for evaluation where the data have no split of their own."""
 
@@ -29,10 +31,11 @@ def load_texts(data: str | None, *, seed: int = 42) -> tuple[Dataset, Dataset]:
     if data is None:
         return embedded.corpus()
     splits = _read(data)
-    train = splits.get("train") or next(iter(splits.values()))
-    train, evaluation = _texts(train, data), splits.get("validation") or splits.get("test")
-    if evaluation is not None:
-        return train, _texts(evaluation, data)
+    name = "train" if "train" in splits else next(iter(splits))
+    held_out = next((split for split in HELD_OUT if split in splits and split != name), None)
+    train = _texts(splits[name], data)
+    if held_out:
+        return train, _texts(splits[held_out], data)
     if len(train) == 1:
         raise ValueError(
             f"{data} holds one text, and evaluation needs one of its own: separate texts by an empty line."
@@ -96,7 +99,9 @@ def _read_local(path: Path) -> Any:
         raise ValueError("it is empty.")
     kind = kinds.pop()
     how = {"sample_by": "paragraph"} if kind == "text" else {}
-    return load_dataset(kind, data_files=[str(file) for file in files], **how)
+    if path.is_dir():
+        return load_dataset(str(path), **how)  # splits by the files' names, as on the Hub
+    return load_dataset(kind, data_files=str(path), split="train", **how)
 
 
 def _texts(dataset: Dataset, data: str) -> Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import islice
@@ -26,7 +27,8 @@ class Window:
     """
 
     def __init__(self, batches: list[Batch], accelerator: Accelerator, model: nn.Module) -> None:
-        counts = [label_items(batch, shifted=shifts_labels(accelerator.unwrap_model(model))) for batch in batches]
+        shifted = shifts_labels(accelerator.unwrap_model(model, keep_torch_compile=False))
+        counts = [label_items(batch, shifted=shifted) for batch in batches]
         total: torch.Tensor = accelerator.reduce(sum(counts[1:], counts[0]).to(accelerator.device), "sum")
         # A window without labels has a loss of 0, not of 0 / 0.
         self.items = total.clamp(min=1)
@@ -65,6 +67,13 @@ def windows(loader: Iterable[Batch], accelerator: Accelerator) -> Iterator[Windo
     Call it after `accelerator.prepare(model, ...)`. Raises ValueError when the batches have no labels.
     """
     model, batches = _prepared_model(accelerator), iter(loader)
+    inner = accelerator.unwrap_model(model, keep_torch_compile=False)
+    if not shifts_labels(inner):
+        # Most other heads accept num_items_in_batch and drop it; their mean losses would add up.
+        warnings.warn(
+            f"{type(inner).__name__} may ignore num_items_in_batch: give backward the summed loss / window.items.",
+            stacklevel=2,
+        )
     while window := list(islice(batches, accelerator.gradient_accumulation_steps)):
         yield Window(window, accelerator, model)
 
@@ -83,14 +92,14 @@ def label_items(batch: Batch, *, shifted: bool) -> torch.Tensor:
 
 
 def shifts_labels(model: nn.Module) -> bool:
-    """Say whether the loss of `model` predicts each token from those before it, so that no row's first is predicted."""
+    """Say whether the loss of `model` predicts each token from those before it, so that no row's first counts."""
     from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     loss_type = getattr(model, "loss_type", None)
     # GPT-2 and a few other old classes name no loss; transformers then takes the causal one.
     causal = LOSS_MAPPING.get(loss_type) is ForCausalLMLoss or (
-        loss_type not in LOSS_MAPPING and type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        loss_type not in LOSS_MAPPING and not _names(model).isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     )
     return causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
 
@@ -99,6 +108,11 @@ def _float32() -> torch.dtype:
     import torch
 
     return torch.float32
+
+
+def _names(model: nn.Module) -> set[str]:
+    """Return the names of the model's class and of those that it derives from."""
+    return {kind.__name__ for kind in type(model).__mro__}
 
 
 def _prepared_model(accelerator: Accelerator) -> nn.Module:

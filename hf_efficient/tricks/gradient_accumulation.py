@@ -18,8 +18,10 @@ def gradient_accumulation(steps: Annotated[int, AtLeast(1)] = 8) -> Trick:
     Not when the whole batch fits: smaller matmuls fill the GPU less, and each micro-batch pays the kernel launches.
 
     It is exact where each micro-batch counts by its share of the window's labelled tokens, as Trainer does for causal
-    language models and `windows` does in a hand-written loop; a mean of means is not. It is not the same training
-    for losses that are no mean over items (in-batch contrastive, load balancing) and for batch norm.
+    language models (a row's first label counts too for GPT-2, whose class names no loss) and `windows` does in a
+    hand-written loop; a mean of means is not. Trainer multiplies loss and gradient by the steps for heads that drop
+    `num_items_in_batch` (most classification and masked-LM heads). It is not the same training for losses that are no
+    mean over items (in-batch contrastive, load balancing) and for batch norm.
 
     Published: no figure in our sources; what it costs depends on how full the micro-batch leaves the GPU.
     """

@@ -10,7 +10,7 @@ from doors import DOORS, ONLY_CPU, REFUSE
 from transformers.utils.import_utils import enable_tf32
 
 from hf_efficient import Machine, make_accelerator, make_plan, training_arguments
-from hf_efficient.emit.loop import switch_process
+from hf_efficient.emit.process import switch_process
 
 
 @DOORS
