@@ -140,11 +140,13 @@ def main(argv: list[str] | None = None) -> int:
         app(argv or ["--help"], standalone_mode=False)
     except ValueError as error:
         return _refuse(one_sentence(error))
+    except OSError as error:
+        return _refuse(f"Cannot write the output: {one_sentence(error)}.")
     except Exception as error:
         # typer's own usage errors, whichever click they come from
         if not hasattr(error, "format_message"):
             raise
-        return _refuse(f"{one_sentence(ValueError(error.format_message()))} See --help.")
+        return _refuse(f"{one_sentence(ValueError(error.format_message())).rstrip('.')}. See --help.")
     return 0
 
 

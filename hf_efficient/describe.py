@@ -44,7 +44,11 @@ def page(name: str, machine: Machine) -> Row:
         "name": subject.name,
         "doc": doc,
         "settings": _settings(plan),
-        "needs": [f"{trick.name}: {need.describe()}" for trick in tricks for need in trick.needs],
+        "needs": [
+            f"{trick.name} needs {need.describe()}" if isinstance(subject, Preset) else need.describe()
+            for trick in tricks
+            for need in trick.needs
+        ],
         "unmet": plan.unmet(machine),
         "checks": [],
         "figures": figures(doc),

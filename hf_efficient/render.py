@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+NAMES = ("name", "target", "key", "by", "family", "numerics", "capability")
+"""Columns whose words are to be copied: a terminal wraps the others."""
 PIPE_WIDTH = 100_000
 """Columns where nobody looks: rows are not to be wrapped or cut."""
 
@@ -28,7 +30,7 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], *, columns: Sequence[st
     shown = Table(box=None, pad_edge=False, header_style="bold")
     columns = columns or (list(rows[0]) if rows else [])
     for column in columns:
-        shown.add_column(column, overflow="fold")
+        shown.add_column(column, overflow="fold", no_wrap=column in NAMES)
     for row in rows:
         shown.add_row(*(text(row[column]) for column in columns))
     if title:
@@ -41,7 +43,8 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], *, columns: Sequence[st
 def lists(data: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Print each list under its name."""
     for kind, rows in data.items():
-        table(kind, rows)
+        # a card's source is an address that a terminal would break over ten lines; `machine --gpu` and --json have it
+        table(kind, rows, columns=[key for key in (rows[0] if rows else ()) if key != "source"])
 
 
 def page(data: Mapping[str, Any]) -> None:
@@ -87,5 +90,5 @@ def text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {text(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(text, value)) if not value or len(str(value[0])) < 40 else " ".join(map(text, value))
+        return ("; " if any(" " in str(item) for item in value) else ", ").join(map(text, value))
     return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -45,18 +45,18 @@ def main(argv: list[str] | None = None) -> None:
         seq_len = row_length(flags.seq_len, model, embedded=flags.model is None)
         train, evaluation = (token_rows(s, tokenizer, seq_len) for s in load_texts(flags.data, seed=options.seed))
 
-    # Pads labels by themselves: a padding token that is also the end token stays a label.
-    collate = DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=8)
-    loader = DataLoader(train, shuffle=True, collate_fn=collate, **dataloader_keywords(plan))
-    held_out = DataLoader(evaluation, batch_size=options.per_device_eval_batch_size, collate_fn=collate)
-    optimizer = make_optimizer(
-        plan, prepare_model(plan, model), lr=options.learning_rate, weight_decay=options.weight_decay
-    )
-    model, optimizer, loader, held_out = accelerator.prepare(model, optimizer, loader, held_out)
+        # Pads labels by themselves: a padding token that is also the end token stays a label.
+        collate = DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=8)
+        loader = DataLoader(train, shuffle=True, collate_fn=collate, **dataloader_keywords(plan))
+        held_out = DataLoader(evaluation, batch_size=options.per_device_eval_batch_size, collate_fn=collate)
+        optimizer = make_optimizer(
+            plan, prepare_model(plan, model), lr=options.learning_rate, weight_decay=options.weight_decay
+        )
+        model, optimizer, loader, held_out = accelerator.prepare(model, optimizer, loader, held_out)
 
-    updates, warmup = run_length(plan["loop"], len(loader), accelerator.gradient_accumulation_steps)
-    # After prepare, which may exchange the optimizer, and not prepared: it steps once per update by itself.
-    scheduler = get_scheduler(options.lr_scheduler_type, optimizer, warmup, updates)
+        updates, warmup = run_length(plan["loop"], len(loader), accelerator.gradient_accumulation_steps)
+        # After prepare, which may exchange the optimizer, and not prepared: it steps once per update by itself.
+        scheduler = get_scheduler(options.lr_scheduler_type, optimizer, warmup, updates)
 
     before = mean_label_loss(model, held_out, accelerator)
     model.train()

@@ -14,11 +14,12 @@ from hf_efficient.emit.files import require_writable_folder
 from hf_efficient.emit.trainer import settle
 from hf_efficient.train.flags import one_sentence_errors, read_flags, recipe_plan
 from hf_efficient.train.load import load_causal_lm, row_length
+from hf_efficient.train.resume import checkpoint
 from hf_efficient.train.run_clock import RunClock
 from hf_efficient.train.summary import Outcome, run_summary
 from hf_efficient.train.text import load_texts, token_rows
 
-DEFAULTS = {"output_dir": "out/causal_lm", "logging_steps": 10, "eval_on_start": True, "save_total_limit": 2}
+DEFAULTS = {"output_dir": "out/causal_lm", "logging_steps": 10, "eval_on_start": True}
 # For the small Llama, which starts from nothing: a minute on two cores.
 FROM_NOTHING = {"max_steps": 100, "learning_rate": 3e-3, "warmup_steps": 10, "per_device_train_batch_size": 8}
 
@@ -38,18 +39,20 @@ def main(argv: list[str] | None = None) -> Trainer:
         texts = load_texts(flags.data, seed=args.seed)
         train, evaluation = (token_rows(split, tokenizer, seq_len) for split in texts)
 
-    clock = RunClock()
-    trainer = Trainer(
-        model=model,
-        args=args,
-        train_dataset=train,
-        eval_dataset=evaluation,
-        # Pads labels by themselves: a padding token that is also the end token stays a label.
-        data_collator=DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=8),
-        processing_class=tokenizer,
-        callbacks=[clock],
-    )
-    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+        resumed = checkpoint(args)
+        clock = RunClock()
+        trainer = Trainer(
+            model=model,
+            args=args,
+            train_dataset=train,
+            eval_dataset=evaluation,
+            # Pads labels by themselves: a padding token that is also the end token stays a label.
+            data_collator=DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=8),
+            processing_class=tokenizer,
+            callbacks=[clock],
+        )
+
+    trainer.train(resume_from_checkpoint=resumed)
     after = trainer.evaluate()["eval_loss"]
     trainer.save_model()
 

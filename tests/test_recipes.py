@@ -78,7 +78,7 @@ def test_it_trains_a_model_that_loads_and_generates(
         (["--seq-len", "4096"], "is more than the 128 positions"),
         (["stray"], "belongs to no flag"),
         (["--data", "missing.jsonl"], "There is no file or folder missing.jsonl"),
-        (["--model", "./missing-model"], "Cannot load the model ./missing-model"),
+        (["--model", "./missing-model"], "There is no folder ./missing-model: check --model."),
         (["--output_dir", "{data}/out"], "Cannot write to the folder"),
     ],
 )

@@ -82,12 +82,13 @@ def test_the_only_text_column_serves(tmp_path: Path) -> None:
     [
         ("a.jsonl", "", "it is empty"),
         ("a.txt", "", "it is empty"),
-        ("a.jsonl", '{"text": ""}\n{"text": " "}\n', "holds no text: every row of its column 'text' is empty"),
+        ("a.jsonl", '{"text": ""}\n{"text": " "}\n', "holds no text: no row of its column 'text'"),
         ("a.jsonl", '{"stars": 3}\n', "has no column `text`; it has stars"),
         ("a.jsonl", '{"title": "x", "body": "y"}\n', "has no column `text`; it has title and body"),
         ("a.jsonl", '{"text": "broken\n', "Cannot read"),
         ("a.csv", "id,text\n1\n", "holds no text"),
         ("a.parquet", "no parquet", "Cannot read"),
+        ("a.jsonl", '{"text": 5}\n{"text": 6}\n', "no row of its column 'text' (Value('int64')) has a text"),
         ("a.docx", "x", "is no .jsonl, .json, .csv, .parquet or .txt file"),
         ("a.txt", "one text only", "holds one text, and evaluation needs one of its own"),
     ],
@@ -107,6 +108,15 @@ def test_a_missing_path_is_not_looked_up_on_the_hub(name: str) -> None:
     """What looks like a path and is not there is said to be missing, without asking anybody."""
     with pytest.raises(ValueError, match=f"There is no file or folder {name}"):
         load_texts(name)
+
+
+def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+    """latin-1 is said to be no UTF-8, with the file's name and what to do."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes('{"text": "caf\u00e9 one two"}\n'.encode("latin-1") * 9)
+    with pytest.raises(ValueError, match=r"a\.jsonl") as error:
+        load_texts(str(path))
+    assert "iconv" in str(error.value) or "utf-8" in str(error.value)
 
 
 def test_an_empty_folder_is_said_to_hold_nothing(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from hf_efficient.machine import Machine
 from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
+from hf_efficient.train.ranges import check_ranges
 from hf_efficient.wording import nearest, one_sentence
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def read_flags(args_class: type[TrainingArguments], argv: Sequence[str] | None =
     if unknown:
         raise ValueError(_unknown_flag(parser, unknown[0]))
     given = vars(found)
+    check_ranges(given)
     own = {name: given.pop(name, None) for name in ("model", "data", "plan", "without", "seq_len")}
     if own["seq_len"] is not None and own["seq_len"] < 2:
         raise ValueError(f"--seq-len must be at least 2 tokens, not {own['seq_len']}.")
@@ -79,10 +81,13 @@ def default_preset(machine: Machine) -> tuple[str, str]:
 
 @contextmanager
 def one_sentence_errors() -> Iterator[None]:
-    """End the script with one sentence and exit code 2 when what was asked for cannot be; other errors pass."""
+    """End the script with one sentence and exit code 2 when what was asked for cannot be; other errors pass.
+
+    Put around what is built from flags, not around the training: an error in there needs its traceback.
+    """
     try:
         yield
-    except ValueError as error:
+    except (ValueError, ImportError, OSError, TypeError) as error:
         print(f"error: {one_sentence(error)}", file=sys.stderr)
         raise SystemExit(2) from None
 
@@ -92,7 +97,7 @@ def _parser(args_class: type[TrainingArguments], doc: str) -> argparse.ArgumentP
 
     class Parser(HfArgumentParser):  # type: ignore[misc]
         def error(self, message: str) -> NoReturn:
-            raise ValueError(f"{message}.")
+            raise ValueError(f"{message.rstrip('.')}.")
 
     # No abbreviations: `--max` would silently become one of many flags.
     parser = Parser(

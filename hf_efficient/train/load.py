@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_efficient.plan import Plan
@@ -30,11 +31,20 @@ def load_causal_lm(name: str | None, plan: Plan) -> tuple[PreTrainedTokenizerBas
         return tokenizer, embedded.model(len(tokenizer))
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        raise ValueError(f"There is no folder {name}: check --model.")
+    name = str(Path(name).expanduser()) if name.startswith("~") else name
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, **plan["model"])
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"Cannot load the model {name}: {one_sentence(error)}") from None
+    except Exception as error:  # whatever the readers of configurations, weights and tokenizers raise
+        raise ValueError(f"Cannot load the model {name}: {one_sentence(error)[:500]}") from None
+    known = getattr(model.get_input_embeddings(), "num_embeddings", 0)
+    if len(tokenizer) > known > 0:
+        raise ValueError(
+            f"The tokenizer of {name} has {len(tokenizer)} tokens and the model {known} embeddings: "
+            "they do not belong together, or the model was not resized after tokens were added."
+        )
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,6 +51,7 @@ def loop_plan(plan: Plan, given: Mapping[str, Any], defaults: Mapping[str, Any])
     _refuse(given)
     for name, value in given.items():
         target, key = HONOURED[name]
+        value = os.path.expanduser(value) if name == "output_dir" else value
         plan = plan.override(target, {key: value}, by="you")
     for name, value in defaults.items():
         target, key = HONOURED[name]
@@ -87,6 +89,6 @@ def _hint(name: str) -> str:
 
     tricks = [trick for trick, make in catalogue().items() if name in make().trainer]
     if tricks:
-        return f"For --{name} write --plan {tricks[0]} (or --without {tricks[0]})."
+        return f"For --{name} write --plan {listed(tricks, 'or')}, or leave the trick out with --without."
     close = nearest(name, HONOURED)
     return f"Did you mean --{close}?" if close and close != name else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parque
 """Suffix -> the builder of `datasets` that reads it."""
 HELD_OUT = ("validation", "test")
 """Splits to evaluate on, the first that there is."""
+SPLITS = {"test": "test", "valid": "validation", "dev": "validation", "eval": "validation"}
+"""Beginning of a file's name -> its split; other files of a folder are for training."""
 EVALUATED = 0.1
 """Share of the texts that is kept for evaluation where the data have no split of their own."""
 
@@ -30,7 +32,14 @@ def load_texts(data: str | None, *, seed: int = 42) -> tuple[Dataset, Dataset]:
     """
     if data is None:
         return embedded.corpus()
-    splits = _read(data)
+    try:
+        return _split(_read(data), data, seed)
+    except UnicodeDecodeError:
+        raise ValueError(f"{data} is not UTF-8: convert it, for example with `iconv -f latin1 -t utf8`.") from None
+
+
+def _split(splits: Mapping[str, Dataset], data: str, seed: int) -> tuple[Dataset, Dataset]:
+    """Return training and evaluation texts, by the data's own splits where there are two."""
     name = "train" if "train" in splits else next(iter(splits))
     held_out = next((split for split in HELD_OUT if split in splits and split != name), None)
     train = _texts(splits[name], data)
@@ -38,7 +47,8 @@ def load_texts(data: str | None, *, seed: int = 42) -> tuple[Dataset, Dataset]:
         return train, _texts(splits[held_out], data)
     if len(train) == 1:
         raise ValueError(
-            f"{data} holds one text, and evaluation needs one of its own: separate texts by an empty line."
+            f"{data} holds one text, and evaluation needs one of its own: give it two rows, or in a .txt file an empty "
+            "line between texts."
         )
     halves = train.train_test_split(test_size=max(1, round(len(train) * EVALUATED)), seed=seed)
     return halves["train"], halves["test"]
@@ -73,9 +83,11 @@ def _read(data: str) -> dict[str, Dataset]:
     from datasets import DatasetDict, load_dataset
 
     path = Path(data).expanduser()
+    if not data.strip():
+        raise ValueError("--data is empty: name a file, a folder or a Hub dataset, or leave it out.")
     if not path.exists() and _looks_like_a_path(data):
         raise ValueError(f"There is no file or folder {data}: check --data.")
-    if path.is_file() and path.suffix not in READERS:
+    if path.is_file() and path.suffix.lower() not in READERS:
         raise ValueError(f"{data} is no {listed(READERS, 'or')} file: convert it, or name another one.")
     try:
         loaded = _read_local(path) if path.exists() else load_dataset(data)
@@ -90,18 +102,29 @@ def _read_local(path: Path) -> Any:
 
     if path.is_dir() and ((path / "dataset_dict.json").exists() or (path / "state.json").exists()):
         return load_from_disk(str(path))
-    files = sorted(f for f in path.rglob("*") if f.suffix in READERS) if path.is_dir() else [path]
-    kinds = {READERS[file.suffix] for file in files}
+    files = _files(path) if path.is_dir() else [path]
+    kinds = {READERS[file.suffix.lower()] for file in files}
     if len(kinds) != 1:
         found = "files of several kinds" if kinds else f"no {listed(READERS, 'or')} file"
         raise ValueError(f"the folder holds {found}.")
     if not any(file.stat().st_size for file in files):
         raise ValueError("it is empty.")
+    splits: dict[str, list[str]] = {}
+    for file in files:
+        splits.setdefault(_split_of(file) if path.is_dir() else "train", []).append(str(file))
     kind = kinds.pop()
-    how = {"sample_by": "paragraph"} if kind == "text" else {}
-    if path.is_dir():
-        return load_dataset(str(path), **how)  # splits by the files' names, as on the Hub
-    return load_dataset(kind, data_files=str(path), split="train", **how)
+    return load_dataset(kind, data_files=splits, **({"sample_by": "paragraph"} if kind == "text" else {}))
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of a folder and those below it that a reader is for; hidden ones are nobody's data."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix.lower() in READERS]
+    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+
+
+def _split_of(file: Path) -> str:
+    """Return the split that a file's name says, as on the Hub."""
+    return next((split for start, split in SPLITS.items() if file.stem.lower().startswith(start)), "train")
 
 
 def _texts(dataset: Dataset, data: str) -> Dataset:
@@ -112,12 +135,16 @@ def _texts(dataset: Dataset, data: str) -> Dataset:
     column = "text" if "text" in dataset.features else strings[0] if len(strings) == 1 else ""
     if not column:
         raise ValueError(
-            f"{data} has no column `text`; it has {listed(dataset.column_names) or 'none'}: rename the one to train on."
+            f"{data} has no column `text`; it has {listed(dataset.column_names) or 'none'}: rename the one to train on "
+            "(messages go through a chat template first)."
         )
     texts = dataset.select_columns([column]).rename_columns({column: "text"} if column != "text" else {})
     texts = texts.filter(lambda batch: [_has_text(text) for text in batch["text"]], batched=True)
     if not len(texts):
-        raise ValueError(f"{data} holds no text: every row of its column {column!r} is empty.")
+        kind = dataset.features[column]
+        raise ValueError(
+            f"{data} holds no text: no row of its column {column!r} ({kind}) has a text that is not empty."
+        )
     return texts
 
 
