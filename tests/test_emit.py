@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +215,21 @@ def test_recipes_and_configs_are_shipped_with_a_line_about_each() -> None:
     """Every shipped file is listed with its first line."""
     assert set(shipped("recipes")) >= {"causal_lm", "accelerate_loop"}
     assert all(file.doc for kind in ("recipes", "configs") for file in shipped(kind).values())  # type: ignore[arg-type]
+
+
+def test_a_link_and_a_pipe_stay_what_they_are(tmp_path: Path) -> None:
+    """Writing through a link writes its file; a device or pipe is written to and not exchanged for a file."""
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as reader:
+        read = reader.submit((tmp_path / "pipe").read_text)
+        write(tmp_path / "pipe", "text")
+        assert read.result(timeout=10) == "text"
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:

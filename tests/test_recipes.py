@@ -77,6 +77,12 @@ def test_it_trains_a_model_that_loads_and_generates(
         (["--seq-len", "1"], "--seq-len must be at least 2"),
         (["--seq-len", "4096"], "is more than the 128 positions"),
         (["stray"], "belongs to no flag"),
+        (["--per_device_train_batch_size", "0"], "--per_device_train_batch_size must be at least 1, not 0."),
+        (["--gradient_accumulation_steps", "-3"], "--gradient_accumulation_steps must be at least 1"),
+        (["--max_grad_norm", "-1"], "--max_grad_norm must be at least 0"),
+        (["--max_steps", "0", "--warmup_steps", "-3"], "--max_steps must be at least 1, or -1"),
+        (["--lr_scheduler_type", "nonsense"], "invalid choice: 'nonsense'"),
+        (["--data", ""], "--data is empty"),
         (["--data", "missing.jsonl"], "There is no file or folder missing.jsonl"),
         (["--model", "./missing-model"], "There is no folder ./missing-model: check --model."),
         (["--output_dir", "{data}/out"], "Cannot write to the folder"),
@@ -101,6 +107,53 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert sentence in err
     assert sum(line.startswith("error: ") for line in err.splitlines()) == 1
     assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_broken_model_is_one_sentence(
+    recipe: Callable[[list[str]], Any], tiny: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights that are cut off, and a tokenizer with more tokens than the model has embeddings, are named."""
+    import shutil
+
+    from transformers import AutoTokenizer
+
+    cut, grown = (Path(shutil.copytree(tiny, tmp_path / name)) for name in ("cut", "grown"))
+    weights = cut / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    tokenizer = AutoTokenizer.from_pretrained(grown)
+    tokenizer.add_tokens(["more"])
+    tokenizer.save_pretrained(grown)
+    for model, sentence in (
+        (cut, f"Cannot load the model {cut}"),
+        (grown, "has 129 tokens and the model 128 embeddings"),
+    ):
+        with pytest.raises(SystemExit) as exit_:
+            recipe(["--model", str(model), "--data", str(data), "--output_dir", str(tmp_path / "out")])
+        assert exit_.value.code == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_a_missing_checkpoint_is_one_sentence(
+    tiny: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that is no checkpoint of Trainer's, and `true` without one, are refused before training."""
+    main = runpy.run_path(str(ROOT / "recipes" / "causal_lm.py"))["main"]
+    flags = ["--model", str(tiny), "--data", str(data), "--output_dir", str(tmp_path / "out"), "--plan", "safe"]
+    for asked, sentence in ((str(tiny), "is no checkpoint of Trainer's"), ("true", "no checkpoint to resume from")):
+        with pytest.raises(SystemExit):
+            main([*flags, "--resume_from_checkpoint", asked])
+        assert sentence in capsys.readouterr().err
+
+
+def test_a_token_is_not_printed(tiny: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The summary of a run lands in logs; a secret on the command line does not."""
+    main = runpy.run_path(str(ROOT / "recipes" / "causal_lm.py"))["main"]
+    flags = ["--model", str(tiny), "--data", str(data), "--output_dir", str(tmp_path / "out"), "--max_steps", "1"]
+    main([*flags, "--hub_token", "secret123", "--eval_on_start", "false", "--plan", "safe"])
+    printed = capsys.readouterr().out
+    assert "secret123" not in printed
+    assert "hub_token=<hidden>" in printed
+    assert "->" not in printed, "without an evaluation before there is nothing to compare with"
 
 
 def test_the_loop_refuses_by_name_what_it_does_not_honour(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
