@@ -32,6 +32,9 @@ def test_the_launchers_accumulation_is_taken_or_a_conflict(settled: Any, monkeyp
         settled(make_plan("gradient_accumulation(4)"))
     with pytest.raises(Conflict, match="takes 8 accumulation steps on 1 process, but 2 is set by launcher"):
         settled(make_plan("batch_size(8, effective=64)"))
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1")
+    with pytest.raises(Conflict, match="The launcher asks for 1 accumulation steps"):
+        settled(make_plan("gradient_accumulation(4)"))
 
 
 @DOORS

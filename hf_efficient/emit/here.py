@@ -86,7 +86,7 @@ def agree_with_launcher(plan: Plan, target: Literal["trainer", "accelerator"]) -
             "DeepSpeed needs a launcher, and this process has none: start it with `accelerate launch --use_deepspeed`."
         )
     steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "")
-    if steps.isdigit() and int(steps) > 1:
+    if steps.isdigit():
         plan = _take_launchers_steps(plan, target, int(steps))
     if plan.engine == "DEEPSPEED" and os.environ.get("ACCELERATE_CONFIG_DS_FIELDS"):
         _require_the_same_sharding(plan)
