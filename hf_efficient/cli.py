@@ -23,10 +23,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-recipes = typer.Typer(help="Training scripts to read, copy and launch.")
-configs = typer.Typer(help="DeepSpeed files to copy into your project.")
-app.add_typer(recipes, name="recipe")
-app.add_typer(configs, name="config")
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Presets and tricks, such as lean 'zero(3)'.")]
 Without = Annotated[list[str] | None, typer.Option("--without", metavar="NAME", help="Leave a trick out (repeatable).")]
@@ -109,28 +105,29 @@ def machine(gpu: Gpu = None, as_json: AsJson = False) -> None:
     _show(describe.machine_row(_machine(gpu)), as_json, render.machine)
 
 
-@recipes.command("list")
-def recipe_list(as_json: AsJson = False) -> None:
-    """List the recipes."""
-    _show(describe.lists("recipes"), as_json, render.lists)
+def _shipped_commands(kind: files.Kind, *, one: str, about: str) -> typer.Typer:
+    """Return the commands for one kind of file that travels with the package: list and copy."""
+    commands = typer.Typer(help=about)
+
+    @commands.command("list", help=f"List the {one}s.")
+    def list_files(as_json: AsJson = False) -> None:
+        _show(describe.lists(kind), as_json, render.lists)
+
+    @commands.command("copy", help=f"Copy a {one} into a folder.")
+    def copy_file(name: str, folder: Folder, as_json: AsJson = False) -> None:
+        path = files.copy(kind, name, folder)
+        _show({"copied": str(path)}, as_json, lambda data: print(f"copied {data['copied']}"))
+
+    return commands
 
 
-@recipes.command("copy")
-def recipe_copy(name: str, folder: Folder, as_json: AsJson = False) -> None:
-    """Copy a recipe into a folder."""
-    _copy("recipes", name, folder, as_json)
-
-
-@configs.command("list")
-def config_list(as_json: AsJson = False) -> None:
-    """List the DeepSpeed files."""
-    _show(describe.lists("configs"), as_json, render.lists)
-
-
-@configs.command("copy")
-def config_copy(name: str, folder: Folder, as_json: AsJson = False) -> None:
-    """Copy a DeepSpeed file into a folder."""
-    _copy("configs", name, folder, as_json)
+app.add_typer(
+    _shipped_commands("recipes", one="recipe", about="Training scripts to read, copy and launch."), name="recipe"
+)
+app.add_typer(
+    _shipped_commands("configs", one="DeepSpeed file", about="DeepSpeed files to copy into your project."),
+    name="config",
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -157,11 +154,6 @@ def _refuse(sentence: str) -> int:
 
 def _machine(gpu: str | None) -> Machine:
     return Machine.named(gpu) if gpu else this_machine()
-
-
-def _copy(kind: files.Kind, name: str, folder: Path, as_json: bool) -> None:
-    path = files.copy(kind, name, folder)
-    _show({"copied": str(path)}, as_json, lambda data: print(f"copied {data['copied']}"))
 
 
 def _show(data: Any, as_json: bool, rendered: Any) -> None:

@@ -13,6 +13,7 @@ from hf_efficient.merge import make_plan, parse
 from hf_efficient.plan import Plan
 from hf_efficient.presets import PRESETS, Preset
 from hf_efficient.shipped import shipped
+from hf_efficient.spelling import read
 from hf_efficient.trick import Trick
 from hf_efficient.tricks import catalogue
 from hf_efficient.wording import unknown
@@ -36,9 +37,8 @@ def page(name: str, machine: Machine) -> Row:
     """Return all there is to say about a trick (in any spelling) or a preset, and what `machine` lacks for it."""
     subject = parse(name)
     plan = make_plan(subject, machine=machine)
-    doc = (
-        subject.doc if isinstance(subject, Preset) else inspect.cleandoc(catalogue()[_function(subject)].__doc__ or "")
-    )
+    function = read(name)[0]
+    doc = subject.doc if isinstance(subject, Preset) else inspect.cleandoc(catalogue()[function].__doc__ or "")
     tricks = plan.tricks
     row: Row = {
         "name": subject.name,
@@ -56,7 +56,7 @@ def page(name: str, machine: Machine) -> Row:
     if isinstance(subject, Preset):
         return row | {"tricks": [trick.name for trick in tricks], "notes": list(plan.notes)}
     about = {key: getattr(subject, key) for key in ("family", "saves", "costs", "numerics")}
-    about["arguments"] = f"{_function(subject)}{_arguments(catalogue()[_function(subject)])}"
+    about["arguments"] = f"{function}{_arguments(catalogue()[function])}"
     return row | about | {"within": subject.within._asdict() if subject.within else None}
 
 
@@ -87,10 +87,6 @@ def machine_row(machine: Machine) -> Row:
 
 def _settings(plan: Plan) -> list[Row]:
     return [setting._asdict() for setting in plan.settings]
-
-
-def _function(trick: Trick) -> str:
-    return trick.name.split("(")[0]
 
 
 def _arguments(make: Callable[..., Trick]) -> str:

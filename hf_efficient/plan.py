@@ -61,8 +61,8 @@ class Plan:
 
     def override(self, target: str, values: Mapping[str, Any], *, by: str) -> Plan:
         """Return the plan with `values` in place of whatever it says about those keys."""
-        others = [s for s in self.settings if s.target != target or not any(_is_or_below(s.key, k) for k in values)]
-        return replace(self, settings=(*others, *(Setting(target, key, value, by) for key, value in values.items())))
+        new = (Setting(target, key, value, by) for key, value in values.items())
+        return replace(self, settings=(*self.drop(target, values).settings, *new))
 
     def assume(self, target: str, values: Mapping[str, Any], *, by: str) -> Plan:
         """Return the plan with `values` for those keys about which it says nothing."""

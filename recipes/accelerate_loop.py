@@ -18,6 +18,7 @@ from transformers import DataCollatorForSeq2Seq, TrainingArguments, get_schedule
 from hf_efficient import clip, dataloader_keywords, make_accelerator, make_optimizer, prepare_model, windows
 from hf_efficient.emit.files import require_writable_folder
 from hf_efficient.emit.loop import settle_loop
+from hf_efficient.train.embedded import FROM_NOTHING
 from hf_efficient.train.evaluate import mean_label_loss
 from hf_efficient.train.flags import one_sentence_errors, read_flags, recipe_plan
 from hf_efficient.train.load import load_causal_lm, row_length
@@ -27,8 +28,6 @@ from hf_efficient.train.summary import Outcome, run_summary
 from hf_efficient.train.text import load_texts, token_rows
 
 DEFAULTS = {"output_dir": "out/accelerate_loop", "logging_steps": 10}
-# For the small Llama, which starts from nothing: a minute on two cores.
-FROM_NOTHING = {"max_steps": 100, "learning_rate": 3e-3, "warmup_steps": 10, "per_device_train_batch_size": 8}
 TARGETS = ("accelerator", "dataloader", "loop", "optimizer", "model", "torch")
 
 

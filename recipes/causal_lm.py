@@ -12,6 +12,7 @@ from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments, set
 from hf_efficient import training_arguments
 from hf_efficient.emit.files import require_writable_folder
 from hf_efficient.emit.trainer import settle
+from hf_efficient.train.embedded import FROM_NOTHING
 from hf_efficient.train.flags import one_sentence_errors, read_flags, recipe_plan
 from hf_efficient.train.load import load_causal_lm, row_length
 from hf_efficient.train.resume import checkpoint
@@ -20,8 +21,6 @@ from hf_efficient.train.summary import Outcome, run_summary
 from hf_efficient.train.text import load_texts, token_rows
 
 DEFAULTS = {"output_dir": "out/causal_lm", "logging_steps": 10, "eval_on_start": True}
-# For the small Llama, which starts from nothing: a minute on two cores.
-FROM_NOTHING = {"max_steps": 100, "learning_rate": 3e-3, "warmup_steps": 10, "per_device_train_batch_size": 8}
 
 
 def main(argv: list[str] | None = None) -> Trainer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -19,25 +20,37 @@ def switch_process(plan: Plan) -> None:
 
     What an earlier plan switched is put back first: a plan's silence means the switch as it was.
     """
-    _set_variables({key: str(value) for key, value in plan["env"].items()})
     import torch
 
-    wanted = {setting.key: setting.value for setting in plan.settings if setting.target == "torch"}
-    before = {key: _SWITCHED.pop(key) for key in tuple(_SWITCHED)}
-    for key, value in (before | wanted).items():
+    _exchange(_VARIABLES, {key: str(value) for key, value in plan["env"].items()}, os.environ.get, _set_variable)
+
+    def place(key: str) -> tuple[Any, str]:
         *path, name = key.split(".")
-        holder = reduce(getattr, path, torch)
-        if key in wanted:
-            _SWITCHED[key] = before.get(key, getattr(holder, name))
-        setattr(holder, name, value)
+        return reduce(getattr, path, torch), name
+
+    switches = {setting.key: setting.value for setting in plan.settings if setting.target == "torch"}
+    _exchange(
+        _SWITCHED,
+        switches,
+        lambda key: getattr(*place(key)),
+        lambda key, value: setattr(*place(key), value),
+    )
 
 
-def _set_variables(wanted: dict[str, str]) -> None:
-    before = {key: _VARIABLES.pop(key) for key in tuple(_VARIABLES)}
+def _exchange(
+    kept: dict[str, Any], wanted: dict[str, Any], get: Callable[[str], Any], put: Callable[[str, Any], None]
+) -> None:
+    """Put back what `kept` remembers, put what is wanted, and remember in `kept` what that replaces."""
+    before = dict(kept)
+    kept.clear()
     for key, value in (before | wanted).items():
         if key in wanted:
-            _VARIABLES[key] = before.get(key, os.environ.get(key))
-        if value is None:
-            os.environ.pop(key, None)
-        else:
-            os.environ[key] = value
+            kept[key] = before[key] if key in before else get(key)
+        put(key, value)
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from hf_efficient.emit.accelerator import Call, accelerator_keywords
-from hf_efficient.emit.fields import argument_fields
+from hf_efficient.emit.fields import argument_fields, complete
 from hf_efficient.emit.loader import drop_what_needs_workers
 from hf_efficient.plan import Plan
 from hf_efficient.trick import MethodCall
@@ -24,17 +24,14 @@ def python_snippet(plan: Plan, door: Door = "trainer") -> str:
 def _arguments(plan: Plan, door: Literal["trainer", "sft"]) -> str:
     package, name = ("trl", "SFTConfig") if door == "sft" else ("transformers", "TrainingArguments")
     lines = [f"from {package} import {name}", "", f"args = {name}(", '    output_dir="out",']
-    lines += [f"    {key}={value!r},{_by(plan, key)}" for key, value in argument_fields(plan, door).items()]
+    told = complete(plan)
+    for key, value in argument_fields(plan, door).items():
+        author = told.author("trainer", key) or told.author("sft", key) or "nothing in the plan"
+        lines.append(f"    {key}={value!r},  # {author}")
     lines += [")"]
     if plan["model"]:
         lines += [f"model_keywords = {plan['model']!r}  # AutoModelForCausalLM.from_pretrained(name, **model_keywords)"]
     return "\n".join(lines) + "\n"
-
-
-def _by(plan: Plan, key: str) -> str:
-    author = plan.author("trainer", key) or plan.author("sft", key)
-    author = author or (plan.author("launch", "distributed_type") if key == "deepspeed" else "nothing in the plan")
-    return f"  # {author}"
 
 
 def _loop(plan: Plan) -> str:

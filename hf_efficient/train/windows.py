@@ -26,13 +26,12 @@ class Window:
     their mean loss so far; both are tensors without dimensions.
     """
 
-    def __init__(self, batches: list[Batch], accelerator: Accelerator, model: nn.Module) -> None:
-        shifted = shifts_labels(accelerator.unwrap_model(model, keep_torch_compile=False))
+    def __init__(self, batches: list[Batch], accelerator: Accelerator, *, model: nn.Module, shifted: bool) -> None:
         counts = [label_items(batch, shifted=shifted) for batch in batches]
         total: torch.Tensor = accelerator.reduce(sum(counts[1:], counts[0]).to(accelerator.device), "sum")
         # A window without labels has a loss of 0, not of 0 / 0.
         self.items = total.clamp(min=1)
-        self.loss: torch.Tensor = self.items.new_zeros((), dtype=_float32())
+        self.loss: torch.Tensor = self.items.float().new_zeros(())
         self._batches, self._accelerator, self._model = batches, accelerator, model
 
     def __iter__(self) -> Iterator[Batch]:
@@ -68,14 +67,15 @@ def windows(loader: Iterable[Batch], accelerator: Accelerator) -> Iterator[Windo
     """
     model, batches = _prepared_model(accelerator), iter(loader)
     inner = accelerator.unwrap_model(model, keep_torch_compile=False)
-    if not shifts_labels(inner):
+    shifted = shifts_labels(inner)
+    if not shifted:
         # Most other heads accept num_items_in_batch and drop it; their mean losses would add up.
         warnings.warn(
             f"{type(inner).__name__} may ignore num_items_in_batch: give backward the summed loss / window.items.",
             stacklevel=2,
         )
     while window := list(islice(batches, accelerator.gradient_accumulation_steps)):
-        yield Window(window, accelerator, model)
+        yield Window(window, accelerator, model=model, shifted=shifted)
 
 
 def label_items(batch: Batch, *, shifted: bool) -> torch.Tensor:
@@ -102,12 +102,6 @@ def shifts_labels(model: nn.Module) -> bool:
         loss_type not in LOSS_MAPPING and not _names(model).isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     )
     return causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-
-
-def _float32() -> torch.dtype:
-    import torch
-
-    return torch.float32
 
 
 def _names(model: nn.Module) -> set[str]:
