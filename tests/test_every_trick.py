@@ -33,9 +33,9 @@ def ampere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let TrainingArguments and our needs believe in an Ampere GPU; what is built is never run."""
     import transformers.training_args as module
 
-    from hf_efficient.emit import here, loop, trainer
+    from hf_efficient.emit import launcher, loop, trainer
 
-    monkeypatch.setattr(here, "launched", lambda: True)
+    monkeypatch.setattr(launcher, "launched", lambda: True)
 
     monkeypatch.setattr(module, "is_torch_bf16_gpu_available", lambda: True)
     monkeypatch.setattr(module, "is_torch_tf32_available", lambda: True)

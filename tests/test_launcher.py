@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hf_efficient.emit import here
+from hf_efficient.emit import here, launcher
 from hf_efficient.emit.accelerator import accelerator_keywords
 from hf_efficient.emit.deepspeed import loop_settings
 from hf_efficient.emit.fields import argument_fields
@@ -48,7 +48,7 @@ def test_a_plan_for_deepspeed_needs_a_launcher(settled: Any, monkeypatch: pytest
 @DOORS
 def test_the_launchers_sharding_must_be_the_plans(settled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """ZeRO keys of the launch YAML that say the same are no obstacle; another stage or offload is a conflict."""
-    monkeypatch.setattr(here, "launched", lambda: True)
+    monkeypatch.setattr(launcher, "launched", lambda: True)
     monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
     monkeypatch.setenv("ACCELERATE_CONFIG_DS_FIELDS", "zero_stage")
     with pytest.raises(Conflict, match=r"The launch YAML says zero_stage: 2, zero\(3\) says 3"):
@@ -98,7 +98,7 @@ def test_an_optimizer_that_offload_would_replace_is_a_conflict() -> None:
 
 def test_cpu_true_beside_deepspeed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accelerator(cpu=True) would drop the engine in silence."""
-    monkeypatch.setattr(here, "launched", lambda: True)
+    monkeypatch.setattr(launcher, "launched", lambda: True)
     with pytest.raises(ValueError, match="drops DeepSpeed"):
         make_accelerator(make_plan("zero"), cpu=True)
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.accelerator import Call, accelerator_keywords
-from hf_efficient.emit.here import (
+from hf_efficient.emit.here import require, training_machine
+from hf_efficient.emit.launcher import (
     agree_with_launcher,
     cpu_author,
     launched_processes,
     launchers_engine,
-    require,
     take_launchers_precision,
-    training_machine,
 )
 from hf_efficient.emit.loader import drop_what_needs_workers, unpin
 from hf_efficient.emit.process import switch_process

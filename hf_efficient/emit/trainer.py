@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.fields import complete
-from hf_efficient.emit.here import (
-    agree_with_launcher,
-    cpu_author,
-    launched_processes,
-    require,
-    take_launchers_precision,
-    training_machine,
-    without_accelerator,
-)
+from hf_efficient.emit.here import require, training_machine, without_accelerator
+from hf_efficient.emit.launcher import agree_with_launcher, cpu_author, launched_processes, take_launchers_precision
 from hf_efficient.emit.loader import unpin
 from hf_efficient.emit.process import switch_process
 from hf_efficient.emit.yours import needs_of_settings, take_yours
