@@ -88,19 +88,30 @@ class Plan:
     def add(self, trick: Trick, *, by: str = "") -> Plan:
         """Return the plan with one more trick, its settings authored by `by` or by the trick itself.
 
-        Raises Conflict when a setting has another value already.
+        Raises Conflict when a setting has another value already, unless one of the two tricks decides it.
         """
         settings = {(s.target, s.key): s for s in self.settings}
+        notes = []
         for name in TARGETS:
             for key, value in flatten(getattr(trick, name)):
                 new = Setting(name, key, value, by or trick.name)
                 old = settings.setdefault((name, key), new)
                 if old.value != value:
-                    raise Conflict(
-                        f"{old.by} sets {key}={old.value!r} for the {name}, {new.by} sets it to {value!r}: "
-                        "keep one of the two."
-                    )
-        return replace(self, tricks=(*self.tricks, trick), settings=tuple(settings.values()))
+                    kept, other = self._decided(trick, old, new)
+                    settings[name, key] = kept
+                    notes.append(f"{kept.by} decides {key}: {kept.value!r}, not the {other.value!r} of {other.by}.")
+        return replace(self, tricks=(*self.tricks, trick), settings=tuple(settings.values())).note(*notes)
+
+    def _decided(self, trick: Trick, old: Setting, new: Setting) -> tuple[Setting, Setting]:
+        """Return the setting that holds and the one that gives way. Raises Conflict where neither has the say."""
+        place = f"{new.target}.{new.key}"
+        theirs = any(place in other.decides for other in self.tricks if other.name == old.by)
+        if (place in trick.decides) != theirs:
+            return (old, new) if theirs else (new, old)
+        raise Conflict(
+            f"{old.by} sets {new.key}={old.value!r} for the {new.target}, {new.by} sets it to {new.value!r}: "
+            "keep one of the two."
+        )
 
     def note(self, *sentences: str) -> Plan:
         """Return the plan with more sentences to print."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -37,9 +38,11 @@ class Trick:
     within: Rounding | None = None
     """How close `close` is."""
     needs: tuple[Need, ...] = ()
+    heads: tuple[Literal["causal_lm"], ...] = ()
+    """The kinds of model that it is made for; empty: any."""
 
     trainer: Settings = target("fields of transformers.TrainingArguments")
-    sft: Settings = target("fields that only trl.SFTConfig has")
+    sft: Settings = target("fields of trl.SFTConfig that TrainingArguments lacks, or that differ there")
     accelerator: Settings = target("keywords of accelerate.Accelerator")
     optimizer: Settings = target("import path and keywords of the optimizer of a hand-written loop")
     dataloader: Settings = target("keywords of torch.utils.data.DataLoader")
@@ -52,8 +55,14 @@ class Trick:
     model: Settings = target("keywords of from_pretrained")
     peft: Settings = target("fields of the adapter's configuration")
 
-    prepare: MethodCall | Callable[[Any], Any] | None = None
+    prepare: MethodCall | FunctionCall | None = None
     """What a hand-written loop does to the model, where Accelerator has no keyword for it."""
+    decides: tuple[str, ...] = ()
+    """Settings, as `target.key`, that are its to say even where another trick says something else."""
+    insists: Settings = field(default_factory=dict)
+    """Fields of TrainingArguments that must stay as it sets them -> what would go wrong otherwise."""
+    remarks: Settings = field(default_factory=dict)
+    """Target -> a sentence to say where its settings for that target are used."""
     advise: Callable[[Machine], str] | None = field(default=None, compare=False)
     """Say what would be faster on a machine, or nothing; advice is printed and never imposed."""
 
@@ -84,6 +93,30 @@ class MethodCall:
         """Return the call as Python source, on a variable named `model`."""
         keywords = ", ".join(f"{key}={value!r}" for key, value in self.keywords.items())
         return f"{model}.{self.method}({keywords})"
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """One call of a function on the model, named by its import path: data, as a MethodCall is."""
+
+    path: str
+    keywords: Settings = field(default_factory=dict)
+
+    def __call__(self, model: Any) -> Any:
+        """Import the function and call it on `model`."""
+        module, _, name = self.path.rpartition(".")
+        return getattr(import_module(module), name)(model, **self.keywords)
+
+    @property
+    def imported(self) -> str:
+        """Return the line that imports the function."""
+        module, _, name = self.path.rpartition(".")
+        return f"from {module} import {name}"
+
+    def source(self, model: str) -> str:
+        """Return the call as Python source, on a variable named `model`, after the line `imported`."""
+        arguments = [model, *(f"{key}={value!r}" for key, value in self.keywords.items())]
+        return f"{self.path.rpartition('.')[2]}({', '.join(arguments)})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import variants
 
 from hf_efficient import describe
 from hf_efficient.emit.loop import make_accelerator
 from hf_efficient.emit.trainer import training_arguments
-from hf_efficient.machine import Machine
 from hf_efficient.merge import make_plan, parse
 from hf_efficient.plan import Plan
 from hf_efficient.presets import PRESETS
-from hf_efficient.trick import TARGETS, Trick
+from hf_efficient.trick import TARGETS, FunctionCall, MethodCall, Trick
 from hf_efficient.tricks import catalogue
 
 TRICKS = sorted(catalogue())
 NAMES = [*TRICKS, *PRESETS]
-VARIANTS = ["activation_checkpointing(2)", "activation_checkpointing(offload=True)", "batch_size(4, effective=16)",
-            "compile('aot_eager', 'reduce-overhead')", "data_loading(0)", "gradient_clipping(0)", "zero(1)", "zero(3)",
-            "zero(3, 'optimizer')", "zero(3, 'all')", "zero(2, 'optimizer')"]  # fmt: skip
-GPU = Machine(gpu="test", accelerator="cuda", capability=(9, 0), gpus=8, memory_gib=80.0,
-              packages=dict.fromkeys(("bitsandbytes", "deepspeed"), "1"), cpu_bf16=True)  # fmt: skip
+GPU = variants.GPU
+VARIANTS = variants.VARIANTS
 
 
 @pytest.fixture
@@ -109,8 +107,12 @@ def test_it_turns_only_knobs_that_the_installed_stack_has(name: str) -> None:
     if trick.optimizer:
         OptimizerNames(trick.optimizer["name"])
         assert trick.optimizer["name"] == trick.trainer["optim"], f"{name}: both doors take one optimizer"
-    if trick.prepare is not None and hasattr(trick.prepare, "method"):
+    if isinstance(trick.prepare, MethodCall):
         assert hasattr(PreTrainedModel, trick.prepare.method)
+    if isinstance(trick.prepare, FunctionCall):
+        assert pkgutil.resolve_name(trick.prepare.path)
+    assert set(trick.insists) <= set(trick.trainer)
+    assert {place.partition(".")[0] for place in trick.decides} | set(trick.remarks) <= set(TARGETS)
     for key in trick.torch:
         assert hasattr(torch, key.split(".")[0])
 
@@ -146,7 +148,7 @@ def test_its_accelerator_is_accepted(name: str) -> None:
     """Accelerator takes the plan's keywords; DeepSpeed's, which open the engine, are in tests/tricks/test_zero.py."""
     plan = make_plan(name, machine=GPU)
     accelerator = make_accelerator(plan)
-    steps = 4 if "effective" in name else plan["accelerator"].get("gradient_accumulation_steps", 1)
+    steps = 16 if "effective" in name else plan["accelerator"].get("gradient_accumulation_steps", 1)
     assert accelerator.gradient_accumulation_steps == steps
     assert accelerator.mixed_precision == plan["accelerator"].get("mixed_precision", "no")
 

@@ -50,6 +50,7 @@ def test_the_loop_schedules_clips_decays_and_prepares(flags: list[str]) -> None:
     assert seen["model"].is_activation_checkpointing
 
 
+@pytest.mark.launch
 def test_a_compiled_loop_saves_a_model_that_loads(flags: list[str], tmp_path: Path) -> None:
     """torch.compile's names are not in the file: every weight is found again."""
     from transformers import AutoModelForCausalLM

@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 import torch
+import variants
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, default_data_collator
@@ -26,27 +27,17 @@ from hf_efficient.tricks import catalogue
 Rows = list[dict[str, Any]]
 Vector = torch.Tensor
 EXACT = 1e-5
-OTHERS = [
-    "activation_checkpointing(offload=True)",
-    "compile('aot_eager')",
-    "gradient_accumulation(4)",
-    "gradient_clipping(0.1)",
-    "zero(3)",
-]
-"""Variants that do something else than the trick with its defaults."""
 
 
 def cases() -> Iterator[Any]:
-    """Yield every trick with its defaults, and the variants, through both doors where that does not take a minute."""
-    for spelling in [*catalogue(), *OTHERS]:
-        if spelling == "compile":
-            # inductor compiles for longer than all other tests take, and needs g++
-            yield pytest.param(spelling, trainer_gradient, marks=pytest.mark.launch, id=spelling)
-        elif spelling in BY_HAND:
-            yield pytest.param(spelling, BY_HAND[spelling], id=spelling)
-        else:
-            yield pytest.param(spelling, trainer_gradient, id=f"{spelling}-trainer")
-            yield pytest.param(spelling, loop_gradient, id=f"{spelling}-loop")
+    """Yield every trick with its defaults, and the variants that their tests name, through both doors."""
+    for spelling in [*catalogue(), *variants.VARIANTS]:
+        marks = [pytest.mark.launch] if spelling in variants.NOT_FAST else []
+        if spelling in BY_HAND:
+            yield pytest.param(spelling, BY_HAND[spelling], marks=marks, id=spelling)
+            continue
+        for name, door in {"trainer": trainer_gradient, "loop": loop_gradient}.items():
+            yield pytest.param(spelling, door, marks=marks, id=f"{spelling}-{name}")
 
 
 @pytest.fixture(autouse=True)

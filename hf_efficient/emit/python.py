@@ -8,7 +8,7 @@ from hf_efficient.emit.accelerator import Call, accelerator_keywords
 from hf_efficient.emit.fields import argument_fields, complete
 from hf_efficient.emit.loader import drop_what_needs_workers
 from hf_efficient.plan import Plan
-from hf_efficient.trick import MethodCall
+from hf_efficient.trick import FunctionCall
 
 Door = Literal["trainer", "sft", "accelerate"]
 
@@ -59,14 +59,12 @@ def _switches(plan: Plan) -> list[str]:
 
 
 def _prepare(plan: Plan) -> list[str]:
-    """Write the calls on the model; a hook that is code and no call is run from its trick."""
-    lines, hooks = [], [trick for trick in plan.tricks if trick.prepare is not None]
-    for trick in hooks:
-        if isinstance(trick.prepare, MethodCall):
+    lines = []
+    for trick in plan.tricks:
+        if isinstance(trick.prepare, FunctionCall):
+            lines += [f"    {trick.prepare.imported}", ""]
+        if trick.prepare is not None:
             lines.append(f"    {trick.prepare.source('model')}  # {trick.name}")
-        else:
-            lines.append("    from hf_efficient import make_plan, prepare_model")
-            lines.append(f"    prepare_model(make_plan({trick.name!r}), model)")
     return lines
 
 

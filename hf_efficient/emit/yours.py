@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from hf_efficient.plan import Plan
+from hf_efficient.plan import Conflict, Plan
 from hf_efficient.trick import Trick
 from hf_efficient.tricks import catalogue
 
@@ -16,13 +16,25 @@ def take_yours(plan: Plan, target: Target, yours: Mapping[str, Any]) -> Plan:
     """Return `plan` with your values in place of its own, `by="you"`.
 
     A trick whose switch you turn off (`torch_compile=False`), or that has needs and nothing left to set beside your
-    values (`optim="adamw_torch"`), goes with all that it set, and that is said.
+    values (`optim="adamw_torch"`), goes with all that it set, and that is said. Raises Conflict for a value of yours
+    that a trick could not work with.
     """
+    _refuse_what_breaks(plan, target, yours)
     for trick in plan.tricks:
         key = _taken_away(trick, target, yours)
         if key:
             plan = plan.remove(trick).note(f"{trick.name} is left out: you pass {key}={yours[key]!r}.")
     return plan.override(target, yours, by="you")
+
+
+def _refuse_what_breaks(plan: Plan, target: Target, yours: Mapping[str, Any]) -> None:
+    for trick in plan.tricks if target == "trainer" else ():
+        for key, harm in trick.insists.items():
+            if key in yours and yours[key] != trick.trainer[key]:
+                raise Conflict(
+                    f"{trick.name} needs {key}={trick.trainer[key]!r}, since {harm}, and you pass {yours[key]!r}: "
+                    "leave one of the two out."
+                )
 
 
 def _taken_away(trick: Trick, target: Target, yours: Mapping[str, Any]) -> str:

@@ -11,6 +11,8 @@ from doors import DOORS, ONLY_CPU, REFUSE, load, train
 
 from hf_efficient import Machine, make_plan
 
+VARIANTS = ["activation_checkpointing(2)", "activation_checkpointing(offload=True)"]
+
 RECOMPUTED = {"adamw_fused": [1, 1], "activation_checkpointing": [2, 2], "activation_checkpointing(2)": [1, 2]}
 
 

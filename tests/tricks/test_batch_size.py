@@ -12,6 +12,8 @@ from hf_efficient import Machine, make_plan
 from hf_efficient.effective_batch import effective_batch
 from hf_efficient.plan import Conflict
 
+VARIANTS = ["batch_size(4, effective=64)"]
+
 ADVICE = {
     "T4": "T4 likes batch x length in multiples of 8 (8 if rows have length 1",
     "A100-80GB": "A100-80GB likes batch x length in multiples of 64 (64 if rows have length 1",

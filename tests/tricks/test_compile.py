@@ -15,6 +15,9 @@ from torch._dynamo.utils import counters
 
 from hf_efficient import Machine, make_accelerator, make_plan, training_arguments
 
+VARIANTS = ["compile('aot_eager')", "compile('aot_eager', 'reduce-overhead')"]
+NOT_FAST = ["compile", "compile('aot_eager')", "compile('aot_eager', 'reduce-overhead')"]
+
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled() -> Iterator[None]:
@@ -24,6 +27,7 @@ def _nothing_compiled() -> Iterator[None]:
     torch.compiler.reset()
 
 
+@pytest.mark.launch
 @DOORS
 def test_compiled_graph_runs(door: str, tiny: Path, rows: list[Any]) -> None:
     """The prepared model is an OptimizedModule around yours, whose graph gives the gradients of an uncompiled run."""

@@ -16,6 +16,8 @@ from hf_efficient.emit.loop import settle_loop
 from hf_efficient.emit.trainer import settle
 from hf_efficient.plan import Plan
 
+VARIANTS = ["data_loading(0)"]
+
 PLAN = "data_loading(2, 3)"
 IN_TIME = {"num_workers": 2, "prefetch_factor": 3, "persistent_workers": True}
 AT_ONCE = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}

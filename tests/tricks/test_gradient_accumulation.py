@@ -12,6 +12,8 @@ from doors import DOORS, Run, load, train
 from hf_efficient import make_plan
 from hf_efficient.effective_batch import effective_batch
 
+VARIANTS = ["gradient_accumulation(4)"]
+
 
 @pytest.fixture
 def uneven(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

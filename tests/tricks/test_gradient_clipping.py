@@ -12,6 +12,8 @@ from torch import nn
 
 from hf_efficient import clip, make_plan
 
+VARIANTS = ["gradient_clipping(0)", "gradient_clipping(0.1)"]
+
 
 def explosive(tiny: Path) -> nn.Module:
     """The tiny model with a head of a thousandfold weights, and so a gradient of thousands."""

@@ -21,6 +21,8 @@ from doors import DOORS, load, train
 from hf_efficient import Machine, make_plan
 from hf_efficient.emit.deepspeed import deepspeed_json
 
+VARIANTS = ["zero(1)", "zero(3)", "zero(3, 'optimizer')", "zero(3, 'all')", "zero(2, 'optimizer')"]
+
 NAMES = ("batch_size(4)", "gradient_accumulation(2)", "gradient_clipping(0.25)")
 ENGINE = {"engine": "DeepSpeedEngine", "stage": 2, "clipping": 0.25, "accumulation": 2, "micro_batch": 4, "updates": 3}
 # The launcher's own default is stage 2 as well, with buckets of 500 million.
