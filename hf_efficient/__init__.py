@@ -11,19 +11,29 @@ if TYPE_CHECKING:
     from hf_efficient.emit.loop import make_accelerator as make_accelerator
     from hf_efficient.emit.loop import make_optimizer as make_optimizer
     from hf_efficient.emit.loop import prepare_model as prepare_model
+    from hf_efficient.emit.model import add_adapter as add_adapter
+    from hf_efficient.emit.model import model_keywords as model_keywords
+    from hf_efficient.emit.model import peft_config as peft_config
     from hf_efficient.emit.trainer import training_arguments as training_arguments
     from hf_efficient.machine import Machine as Machine
     from hf_efficient.merge import make_plan as make_plan
     from hf_efficient.merge import preset as preset
+    from hf_efficient.train.collator import make_collator as make_collator
+    from hf_efficient.train.packing import pack as pack
     from hf_efficient.train.windows import windows as windows
 
 _WHERE = {
     "Machine": "machine",
+    "add_adapter": "emit.model",
     "clip": "emit.loop",
     "dataloader_keywords": "emit.loop",
     "make_accelerator": "emit.loop",
+    "make_collator": "train.collator",
     "make_optimizer": "emit.loop",
     "make_plan": "merge",
+    "model_keywords": "emit.model",
+    "pack": "train.packing",
+    "peft_config": "emit.model",
     "prepare_model": "emit.loop",
     "preset": "merge",
     "training_arguments": "emit.trainer",

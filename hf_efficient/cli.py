@@ -12,7 +12,7 @@ import typer
 from hf_efficient import describe, render
 from hf_efficient import shipped as files
 from hf_efficient.emit.files import write
-from hf_efficient.emit.targets import Options, emit
+from hf_efficient.emit.targets import Options, emit, not_in_file
 from hf_efficient.machine import Machine, this_machine
 from hf_efficient.merge import make_plan
 from hf_efficient.wording import one_sentence
@@ -89,9 +89,12 @@ def emit_(
     machine = _machine(gpu)
     made = make_plan(*names, without=without or (), machine=machine)
     file = output.name if output else "launch.yaml"
-    text = emit(made, target, Options(args_class=args_class, door=door, processes=processes, file=file))
+    options = Options(args_class=args_class, door=door, processes=processes, file=file)
+    text = emit(made, target, options)
     for sentence in made.unmet(machine):
         print(f"unmet: {sentence}", file=sys.stderr)
+    for sentence in not_in_file(made, target, options):
+        print(f"not in this file: {sentence}", file=sys.stderr)
     if output:
         write(output, text)
         print(f"wrote {output}", file=sys.stderr)

@@ -8,3 +8,5 @@ AMPERE_OR_CPU = Need(
 FAST_CPU_BF16 = Need(cpu_bf16=True, otherwise="Stay in fp32: bf16 would be emulated and slower.")
 DEEPSPEED = Need(package="deepspeed", otherwise="Install torch first, then `pip install 'hf-efficient[deepspeed]'`.")
 BITSANDBYTES = Need(package="bitsandbytes", otherwise="Run `pip install 'hf-efficient[bitsandbytes]'`.")
+PEFT = Need(package="peft", otherwise="Run `pip install 'hf-efficient[peft]'`.")
+TRL = Need(package="trl", otherwise="Run `pip install 'hf-efficient[trl]'`.")

@@ -39,7 +39,7 @@ class Plan:
         """Return the settings of one target as the nested mapping that the target takes."""
         if target not in TARGETS:
             raise KeyError(f"{target} is no target; there are {', '.join(TARGETS)}.")
-        return nest({s.key: s.value for s in self.settings if s.target == target})
+        return nest({setting.key: setting.value for setting in self.settings_of(target)})
 
     @property
     def engine(self) -> str:
@@ -49,6 +49,10 @@ class Plan:
     def author(self, target: str, key: str) -> str:
         """Return who set `key` or what lies below it; an empty string for a key that nobody set."""
         return next((s.by for s in self.settings if s.target == target and _is_or_below(s.key, key)), "")
+
+    def settings_of(self, target: str) -> tuple[Setting, ...]:
+        """Return the settings of one target, in the order in which they were made."""
+        return tuple(setting for setting in self.settings if setting.target == target)
 
     def unmet(self, machine: Machine) -> list[str]:
         """Return a sentence for each need of the plan's tricks that `machine` does not meet."""

@@ -109,6 +109,8 @@ def _fits(hint: Any, value: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(get_args(hint)[0], item) for item in value)
     return hint is Any or isinstance(value, hint)
 
 
@@ -118,5 +120,7 @@ def _describe(hint: Any) -> str:
         return f"{_describe(inner)} of at least {limit.value:g}"
     if get_origin(hint) is Literal:
         return listed([repr(option) for option in get_args(hint)], "or")
+    if get_origin(hint) is list:
+        return "a list"
     names = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", type(None): "None"}
     return names.get(hint, str(hint))

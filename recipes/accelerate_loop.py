@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
-from transformers import DataCollatorForSeq2Seq, TrainingArguments, get_scheduler, set_seed
+from transformers import TrainingArguments, get_scheduler, set_seed
 
-from hf_efficient import clip, dataloader_keywords, make_accelerator, make_optimizer, prepare_model, windows
+import hf_efficient as hf
 from hf_efficient.emit.files import require_writable_folder
 from hf_efficient.emit.loop import settle_loop
 from hf_efficient.train.embedded import FROM_NOTHING
@@ -28,29 +28,29 @@ from hf_efficient.train.summary import Outcome, run_summary
 from hf_efficient.train.text import load_texts, token_rows
 
 DEFAULTS = {"output_dir": "out/accelerate_loop", "logging_steps": 10}
-TARGETS = ("accelerator", "dataloader", "loop", "optimizer", "model", "torch")
+TARGETS = ("accelerator", "dataloader", "collator", "loop", "optimizer", "model", "peft", "torch", "env")
 
 
 def main(argv: list[str] | None = None) -> None:
     with one_sentence_errors():
         flags = read_flags(TrainingArguments, argv, doc=__doc__)
         plan = loop_plan(recipe_plan(flags), flags.given, DEFAULTS | (FROM_NOTHING if flags.model is None else {}))
+        plan = plan.assume("collator", {"pad_to_multiple_of": 8}, by="recipe")
         options = SimpleNamespace(**plan["loop"])
         require_writable_folder(options.output_dir)
 
-        accelerator = make_accelerator(plan)  # before the model: ZeRO-3 shards weights while they load
+        accelerator = hf.make_accelerator(plan)  # before the model: ZeRO-3 shards weights while they load
         set_seed(options.seed)
         tokenizer, model = load_causal_lm(flags.model, plan)
         seq_len = row_length(flags.seq_len, model, embedded=flags.model is None)
+        model = hf.prepare_model(plan, model)
         train, evaluation = (token_rows(s, tokenizer, seq_len) for s in load_texts(flags.data, seed=options.seed))
 
-        # Pads labels by themselves: a padding token that is also the end token stays a label.
-        collate = DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=8)
-        loader = DataLoader(train, shuffle=True, collate_fn=collate, **dataloader_keywords(plan))
-        held_out = DataLoader(evaluation, batch_size=options.per_device_eval_batch_size, collate_fn=collate)
-        optimizer = make_optimizer(
-            plan, prepare_model(plan, model), lr=options.learning_rate, weight_decay=options.weight_decay
-        )
+        train, collate = hf.pack(plan, train, max_length=seq_len), hf.make_collator(plan, tokenizer, model)
+        loader = DataLoader(train, shuffle=True, collate_fn=collate, **hf.dataloader_keywords(plan))
+        padded = hf.make_collator(plan, tokenizer, packed=False)
+        held_out = DataLoader(evaluation, batch_size=options.per_device_eval_batch_size, collate_fn=padded)
+        optimizer = hf.make_optimizer(plan, model, lr=options.learning_rate, weight_decay=options.weight_decay)
         model, optimizer, loader, held_out = accelerator.prepare(model, optimizer, loader, held_out)
 
         updates, warmup = run_length(plan["loop"], len(loader), accelerator.gradient_accumulation_steps)
@@ -62,10 +62,10 @@ def main(argv: list[str] | None = None) -> None:
     progress = tqdm(total=updates, disable=not accelerator.is_main_process)
     done, tokens, start = 0, 0, time.perf_counter()
     while done < updates:
-        for window in islice(windows(loader, accelerator), updates - done):
+        for window in islice(hf.windows(loader, accelerator), updates - done):
             for batch in window:
                 window.backward(model(**batch, num_items_in_batch=window.items).loss)
-            clip(plan, accelerator, model)
+            hf.clip(plan, accelerator, model)
             optimizer.step()
             if not accelerator.optimizer_step_was_skipped:
                 scheduler.step()

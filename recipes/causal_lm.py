@@ -7,9 +7,9 @@ Rows of the data have a column `text`. The plan is the preset for your machine u
 every field of TrainingArguments is a flag of its own name and wins over the plan.
 """
 
-from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments, set_seed
+from transformers import Trainer, TrainingArguments, set_seed
 
-from hf_efficient import training_arguments
+from hf_efficient import add_adapter, make_collator, pack, training_arguments
 from hf_efficient.emit.files import require_writable_folder
 from hf_efficient.emit.trainer import settle
 from hf_efficient.train.embedded import FROM_NOTHING
@@ -21,6 +21,7 @@ from hf_efficient.train.summary import Outcome, run_summary
 from hf_efficient.train.text import load_texts, token_rows
 
 DEFAULTS = {"output_dir": "out/causal_lm", "logging_steps": 10, "eval_on_start": True}
+TARGETS = ("trainer", "model", "peft", "collator", "env")
 
 
 def main(argv: list[str] | None = None) -> Trainer:
@@ -28,12 +29,14 @@ def main(argv: list[str] | None = None) -> Trainer:
         flags = read_flags(TrainingArguments, argv, doc=__doc__)
         defaults = DEFAULTS | (FROM_NOTHING if flags.model is None else {})
         plan = recipe_plan(flags).assume("trainer", defaults, by="recipe")
+        plan = plan.assume("collator", {"pad_to_multiple_of": 8}, by="recipe")
 
         args = training_arguments(plan, **flags.given)  # before the model: ZeRO-3 shards weights while they load
         require_writable_folder(args.output_dir)
         set_seed(args.seed)
 
         tokenizer, model = load_causal_lm(flags.model, plan)
+        model = add_adapter(plan, model)
         seq_len = row_length(flags.seq_len, model, embedded=flags.model is None)
         texts = load_texts(flags.data, seed=args.seed)
         train, evaluation = (token_rows(split, tokenizer, seq_len) for split in texts)
@@ -43,10 +46,9 @@ def main(argv: list[str] | None = None) -> Trainer:
         trainer = Trainer(
             model=model,
             args=args,
-            train_dataset=train,
+            train_dataset=pack(plan, train, max_length=seq_len),
             eval_dataset=evaluation,
-            # Pads labels by themselves: a padding token that is also the end token stays a label.
-            data_collator=DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=8),
+            data_collator=make_collator(plan, tokenizer, model),
             processing_class=tokenizer,
             callbacks=[clock],
         )
@@ -58,7 +60,7 @@ def main(argv: list[str] | None = None) -> Trainer:
     if trainer.is_world_process_zero():
         speed = clock.tokens_per_second(sum(map(len, train["input_ids"])))
         outcome = Outcome(speed, clock.first_loss, after, args.output_dir, model)
-        print(run_summary(settle(plan, TrainingArguments, flags.given), ("trainer",), outcome))
+        print(run_summary(settle(plan, TrainingArguments, flags.given), TARGETS, outcome))
     trainer.accelerator.end_training()
     return trainer
 

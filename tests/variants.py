@@ -6,6 +6,8 @@ import ast
 from pathlib import Path
 
 from hf_efficient.machine import Machine
+from hf_efficient.merge import parse
+from hf_efficient.trick import Trick
 from hf_efficient.tricks import catalogue
 
 
@@ -23,7 +25,8 @@ VARIANTS = _named("VARIANTS")
 """Spellings that set something else than the trick with its defaults."""
 NOT_FAST = _named("NOT_FAST")
 """Spellings that take many seconds to run here, for a compiler's sake; `make test` runs them, `make test-fast` not."""
-PACKAGES = {need.package: "1" for make in catalogue().values() for need in make().needs if need.package}
+_SPELLED = [parse(name) for name in [*catalogue(), *VARIANTS]]
+PACKAGES = {need.package: "1" for trick in _SPELLED if isinstance(trick, Trick) for need in trick.needs if need.package}
 GPU = Machine(gpu="test", accelerator="cuda", capability=(9, 0), gpus=8, memory_gib=80.0, packages=PACKAGES,
               cpu_bf16=True)  # fmt: skip
 """A machine that has what every trick needs."""

@@ -23,7 +23,24 @@ def training_arguments_json(plan: Plan, args_class: ArgsClass = "trainer") -> st
 def argument_fields(plan: Plan, args_class: ArgsClass = "trainer") -> dict[str, Any]:
     """Return the plan's fields of TrainingArguments or SFTConfig, an engine's configuration included."""
     settings = complete(plan)["trainer"]
-    return SFT_SILENCE | settings | plan["sft"] if args_class == "sft" else settings
+    return SFT_SILENCE | settings | sft_complete(plan)["sft"] if args_class == "sft" else settings
+
+
+def sft_complete(plan: Plan) -> Plan:
+    """Return `plan` with what SFTConfig must be told besides: how SFTTrainer loads a model that is named.
+
+    What a trick has to say about SFTConfig becomes a note. A field that you pass is yours there too.
+    """
+    yours = [setting.key for setting in plan.settings_of("trainer") if setting.by == "you"]
+    plan = plan.drop("sft", yours)
+    if plan["model"]:
+        plan = plan.assume("sft", {"model_init_kwargs": plan["model"]}, by=plan.settings_of("model")[0].by)
+    return plan.note(*sft_remarks(plan))
+
+
+def sft_remarks(plan: Plan) -> tuple[str, ...]:
+    """Return what the plan's tricks have to say about SFTConfig."""
+    return tuple(trick.remarks["sft"] for trick in plan.tricks if "sft" in trick.remarks)
 
 
 def complete(plan: Plan) -> Plan:

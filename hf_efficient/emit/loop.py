@@ -18,6 +18,7 @@ from hf_efficient.emit.launcher import (
     take_launchers_precision,
 )
 from hf_efficient.emit.loader import drop_what_needs_workers, unpin
+from hf_efficient.emit.model import add_adapter
 from hf_efficient.emit.process import switch_process
 from hf_efficient.emit.yours import needs_of_settings, take_yours
 from hf_efficient.plan import Conflict, Plan
@@ -68,10 +69,12 @@ def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
 
 
 def prepare_model(plan: Plan, model: nn.Module) -> nn.Module:
-    """Do to `model` what Accelerator has no keyword for, such as activation checkpointing, and return it.
+    """Do to `model` what Accelerator has no keyword for, such as adapters or activation checkpointing, and return it.
 
-    Call it before `accelerator.prepare`.
+    Call it before `accelerator.prepare`. Raises ValueError for needs of the plan that this machine does not meet.
     """
+    require(plan, training_machine())
+    model = add_adapter(plan, model)
     for trick in plan.tricks:
         if trick.prepare is not None:
             trick.prepare(model)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from hf_efficient.emit.accelerator import Call, accelerator_keywords
 from hf_efficient.emit.fields import argument_fields, complete
@@ -28,10 +29,8 @@ def _arguments(plan: Plan, door: Literal["trainer", "sft"]) -> str:
     for key, value in argument_fields(plan, door).items():
         author = told.author("trainer", key) or told.author("sft", key) or "nothing in the plan"
         lines.append(f"    {key}={value!r},  # {author}")
-    lines += [")"]
-    if plan["model"]:
-        lines += [f"model_keywords = {plan['model']!r}  # AutoModelForCausalLM.from_pretrained(name, **model_keywords)"]
-    return "\n".join(lines) + "\n"
+    lines += [")", *_model(plan), *_adapter(plan), *(_data(plan) if door == "trainer" else [])]
+    return "\n".join([*_variables(plan), *lines]) + "\n"
 
 
 def _loop(plan: Plan) -> str:
@@ -44,7 +43,7 @@ def _loop(plan: Plan) -> str:
         *_switches(plan),
     ]
     lines += ["", "accelerator = Accelerator(", *(f"    {key}={value!r}," for key, value in keywords.items()), ")"]
-    lines += [f"model_keywords = {plan['model']!r}  # AutoModel....from_pretrained(name, **model_keywords)"]
+    lines += [*_model(plan), *_adapter(plan), *_data(plan)]
     lines += [f"loader_keywords = {plan['dataloader']!r}  # torch.utils.data.DataLoader(data, **loader_keywords)"]
     lines += ["", "", "def prepare_model(model):  # before accelerator.prepare", *_prepare(plan), "    return model"]
     lines += ["", "", "def make_optimizer(model, lr):", *_optimizer(plan)]
@@ -52,10 +51,70 @@ def _loop(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _switches(plan: Plan) -> list[str]:
-    switches = [f"torch.{s.key} = {s.value!r}  # {s.by}" for s in plan.settings if s.target == "torch"]
+def _variables(plan: Plan) -> list[str]:
     variables = [f"os.environ[{key!r}] = {str(value)!r}" for key, value in plan["env"].items()]
-    return (["import os", "", *variables] if variables else []) + (["import torch", "", *switches] if switches else [])
+    return ["import os", "", *variables, ""] if variables else []
+
+
+def _switches(plan: Plan) -> list[str]:
+    switches = [f"torch.{setting.key} = {setting.value!r}  # {setting.by}" for setting in plan.settings_of("torch")]
+    return _variables(plan) + (["import torch", "", *switches] if switches else [])
+
+
+def _model(plan: Plan) -> list[str]:
+    """Write the keywords of from_pretrained; a quantization's configuration is an object."""
+    if not plan["model"]:
+        return []
+    keywords = plan["model"]
+    lines, quantization = [], keywords.pop("quantization_config", None)
+    if quantization:
+        lines = ["from transformers import BitsAndBytesConfig", ""]
+    shown = [f"{key}={value!r}" for key, value in keywords.items()]
+    shown += [f"quantization_config=BitsAndBytesConfig({_keywords(quantization)})"] if quantization else []
+    return [
+        *lines,
+        f"model_keywords = dict({', '.join(shown)})  # AutoModel....from_pretrained(name, **model_keywords)",
+    ]
+
+
+def _adapter(plan: Plan) -> list[str]:
+    if not plan["peft"]:
+        return []
+    return [
+        "",
+        "from peft import LoraConfig, get_peft_model",
+        "",
+        f"peft_config = LoraConfig({_keywords(plan['peft'])})  # SFTTrainer takes it; otherwise add_adapter(model)",
+        "",
+        "",
+        "def add_adapter(model):  # before Trainer or accelerator.prepare; what is trained is in float32",
+        "    model = get_peft_model(model, peft_config)",
+        "    for parameter in model.parameters():",
+        "        if parameter.requires_grad:",
+        "            parameter.data = parameter.data.float()",
+        "    return model",
+        "",
+    ]
+
+
+def _data(plan: Plan) -> list[str]:
+    if not plan["collator"]:
+        return []
+    spelled = ", ".join(repr(trick.name) for trick in plan.tricks if trick.collator)
+    return [
+        "",
+        "",
+        "def prepare_data(rows, tokenizer, model, max_length):  # rows of input_ids and labels",
+        "    from hf_efficient import make_collator, make_plan, pack",
+        "",
+        f"    plan = make_plan({spelled})",
+        "    return pack(plan, rows, max_length=max_length), make_collator(plan, tokenizer, model)",
+        "",
+    ]
+
+
+def _keywords(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in values.items())
 
 
 def _prepare(plan: Plan) -> list[str]:

@@ -50,6 +50,24 @@ def emit(plan: Plan, target: str, options: Options = Options()) -> str:
     return EMITTERS[target](plan, options)
 
 
+def not_in_file(plan: Plan, target: str, options: Options = Options()) -> list[str]:
+    """Return a sentence for each thing that `plan` sets for a script and that the file of `target` cannot hold."""
+    if target != "training-args":
+        return []
+    targets = ("peft", "env") if options.args_class == "sft" else ("model", "peft", "collator", "env")
+    found = {name: ", ".join(f"{key}={value!r}" for key, value in plan[name].items()) for name in targets if plan[name]}
+    return [f"{name}: {settings}; {ELSEWHERE[name]}." for name, settings in found.items()]
+
+
+ELSEWHERE = {
+    "model": "pass it to from_pretrained (model_keywords(plan) in Python)",
+    "peft": "make a LoraConfig of it (add_adapter(plan, model) in Python)",
+    "collator": "it is for the data (pack and make_collator in Python)",
+    "env": "set it before the run",
+}
+"""Target -> where its settings go when a file of arguments cannot hold them."""
+
+
 def can_emit(plan: Plan, target: str) -> bool:
     """Say whether `plan` has something to write for `target`: any plan has, but for the DeepSpeed JSON."""
     return target != "deepspeed" or plan.engine == "DEEPSPEED"

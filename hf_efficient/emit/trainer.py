@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from hf_efficient.effective_batch import at_processes
-from hf_efficient.emit.fields import complete
+from hf_efficient.emit.fields import complete, sft_complete, sft_remarks
 from hf_efficient.emit.here import require, training_machine, without_accelerator
 from hf_efficient.emit.launcher import agree_with_launcher, cpu_author, launched_processes, take_launchers_precision
 from hf_efficient.emit.loader import unpin
@@ -32,7 +33,8 @@ def training_arguments(plan: Plan, args_class: Any = None, **yours: Any) -> Any:
     """Build the arguments of `plan` and yours, which win. Build them before the model: ZeRO-3 shards while it loads.
 
     `args_class` is TrainingArguments, SFTConfig or any subclass; SFTConfig's own defaults for what a trick can set are
-    put back to those of TrainingArguments, so that both classes train alike.
+    put back to those of TrainingArguments, so that both classes train alike, and its `model_init_kwargs` load a model
+    that SFTTrainer is given by name as the plan says (pass `model_init_kwargs=None` with a model of your own).
 
     Raises ValueError in one sentence for a field that the class has not, for needs of the plan that this machine does
     not meet, and for an effective batch that cannot be exact; Conflict when you and the plan cannot both be right.
@@ -40,7 +42,9 @@ def training_arguments(plan: Plan, args_class: Any = None, **yours: Any) -> Any:
     args_class = args_class or _stock()
     settled = settle(plan, args_class, yours)
     switch_process(settled)
-    arguments = args_class(**settled["trainer"], **settled["sft"])
+    for remark in sft_remarks(settled) if _is_sft(args_class) else ():
+        warnings.warn(remark, stacklevel=2)
+    arguments = args_class(**settled["trainer"] | settled["sft"])
     if arguments.n_gpu > 1 and plan["loop"].get("effective_batch"):
         raise ValueError(
             f"One process drives {arguments.n_gpu} GPUs here, so the effective batch would be {arguments.n_gpu} times "
@@ -77,6 +81,7 @@ def arguments_plan(
     plan = complete(take_launchers_precision(at_processes(plan, processes), "trainer"))
     if args_class is not _stock():
         plan = plan.assume("trainer", _silence(args_class), by="TrainingArguments' default")
+    plan = sft_complete(plan) if _is_sft(args_class) else plan.drop("sft", [k for k in plan["sft"] if k not in yours])
     return plan.drop("sft", [key for key in plan["sft"] if key not in target])
 
 
@@ -103,6 +108,10 @@ def _check_fields(args_class: type[TrainingArguments], yours: Mapping[str, Any])
     optimizer = explain(str(yours.get("optim")), OPTIMIZERS)
     if wrong or optimizer:
         raise ValueError(" ".join(sentence for sentence in [*wrong, optimizer] if sentence))
+
+
+def _is_sft(args_class: type[TrainingArguments]) -> bool:
+    return any(base.__name__ == "SFTConfig" for base in args_class.__mro__)
 
 
 def _is_extra(args_class: type[TrainingArguments], name: str) -> bool:

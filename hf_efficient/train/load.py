@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_efficient.emit.model import model_keywords
 from hf_efficient.plan import Plan
 from hf_efficient.train import embedded
 from hf_efficient.wording import one_sentence
@@ -21,11 +22,14 @@ def load_causal_lm(name: str | None, plan: Plan) -> tuple[PreTrainedTokenizerBas
     """Return tokenizer and model by Hub id or folder, or the small Llama that is made here.
 
     Build the TrainingArguments or the Accelerator before: ZeRO-3 shards weights while they load. The weights have the
-    dtype that the plan names (bf16 and fp16 ask for float32), else that of the checkpoint. A tokenizer without a
+    dtype that the plan names (bf16 and fp16 ask for float32), else that of the checkpoint; quantization and attention
+    kernel are the plan's too. A tokenizer without a
     padding token pads with its end token; labels are padded by themselves, so the end is still learned.
 
-    Raises ValueError when nothing of that name can be loaded.
+    Raises ValueError when nothing of that name can be loaded, and for an adapter without a pretrained model.
     """
+    if name is None and plan["peft"]:
+        raise ValueError(f"{plan.author('peft', 'r')} trains adapters on a pretrained model: name one with --model.")
     if name is None:
         tokenizer = embedded.tokenizer()
         return tokenizer, embedded.model(len(tokenizer))
@@ -36,7 +40,7 @@ def load_causal_lm(name: str | None, plan: Plan) -> tuple[PreTrainedTokenizerBas
     name = str(Path(name).expanduser()) if name.startswith("~") else name
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, **plan["model"])
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, **model_keywords(plan))
     except Exception as error:  # whatever the readers of configurations, weights and tokenizers raise
         raise ValueError(f"Cannot load the model {name}: {one_sentence(error)[:500]}") from None
     known = getattr(model.get_input_embeddings(), "num_embeddings", 0)

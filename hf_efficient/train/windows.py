@@ -93,6 +93,7 @@ def label_items(batch: Batch, *, shifted: bool) -> torch.Tensor:
 
 def shifts_labels(model: nn.Module) -> bool:
     """Say whether the loss of `model` predicts each token from those before it, so that no row's first counts."""
+    model = getattr(model, "get_base_model", lambda: model)()  # an adapter's wrapper has no name of its own
     from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
