@@ -7,6 +7,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.plan import Plan
+from hf_efficient.train.windows import shifts_labels
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -38,12 +39,15 @@ def keep_documents_apart(model: Any, collate: Collate) -> None:
     masks packed rows by their restarted positions only without a cache. A model whose weights are sharded, or whose
     attention kernel cannot run where the weights lie now, is not tried.
     """
-    config = getattr(model, "config", None)
-    if config is None or not _takes_positions(model):
+    if not shifts_labels(model):
+        raise ValueError(
+            f"packing is made for causal language models, and {type(model).__name__} is none: leave it out."
+        )
+    if not _takes_positions(model):
         raise ValueError(
             f"packing keeps documents apart by their positions, and {type(model).__name__} takes none: leave it out."
         )
-    config.use_cache = False
+    model.config.use_cache = False
     if not _can_run(model):
         return
     import torch

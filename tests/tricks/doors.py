@@ -44,15 +44,15 @@ class Run:
 
 def load(tiny: Path, plan: Plan | None = None) -> nn.Module:
     """Return the tiny model, loaded as `plan` says."""
-    model: nn.Module = AutoModelForCausalLM.from_pretrained(tiny, **(plan["model"] if plan else {}))
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(tiny, **hf.model_keywords(plan or Plan()))
     return model
 
 
-def train(door: str, plan: Plan, model: nn.Module, rows: Sequence[Any], *, updates: int = 2) -> Run:
+def train(door: str, plan: Plan, model: nn.Module, rows: Sequence[Any], *, updates: int = 2, rate: float = 1e-3) -> Run:
     """Train `model` on `rows`, in their order, through `door`."""
     run = Run(model)
     with watched(run):
-        {"trainer": _by_trainer, "loop": _by_loop}[door](plan, run, rows, updates)
+        {"trainer": _by_trainer, "loop": _by_loop}[door](plan, run, rows, updates, rate)
     return run
 
 
@@ -79,20 +79,22 @@ def watched(run: Run) -> Iterator[None]:
             hook.remove()
 
 
-def _by_trainer(plan: Plan, run: Run, rows: Sequence[Any], updates: int) -> None:
+def _by_trainer(plan: Plan, run: Run, rows: Sequence[Any], updates: int, rate: float) -> None:
     quiet = {"save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
     order = {"train_sampling_strategy": "sequential", "lr_scheduler_type": "constant"}
     with TemporaryDirectory() as folder:
-        args = hf.training_arguments(plan, output_dir=folder, max_steps=updates, **quiet, **order, **HYPER)
-        trainer = Trainer(run.model, args, train_dataset=rows)
+        args = hf.training_arguments(
+            plan, output_dir=folder, max_steps=updates, **quiet, **order, **HYPER | {"learning_rate": rate}
+        )
+        trainer = Trainer(hf.add_adapter(plan, run.model), args, train_dataset=rows)
         trainer.train()
     run.loader, run.trained = trainer.callback_handler.train_dataloader, trainer.model_wrapped
 
 
-def _by_loop(plan: Plan, run: Run, rows: Sequence[Any], updates: int) -> None:
+def _by_loop(plan: Plan, run: Run, rows: Sequence[Any], updates: int, rate: float) -> None:
     accelerator = hf.make_accelerator(plan)
     model = hf.prepare_model(plan, run.model).train()
-    optimizer = hf.make_optimizer(plan, model, lr=HYPER["learning_rate"], weight_decay=HYPER["weight_decay"])
+    optimizer = hf.make_optimizer(plan, model, lr=rate, weight_decay=HYPER["weight_decay"])
     keywords = {"batch_size": 8} | hf.dataloader_keywords(plan)
     loader = DataLoader(rows, collate_fn=default_data_collator, **keywords)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
