@@ -13,6 +13,7 @@ from hf_efficient.tricks.data_loading import data_loading as data_loading
 from hf_efficient.tricks.fp16 import fp16 as fp16
 from hf_efficient.tricks.gradient_accumulation import gradient_accumulation as gradient_accumulation
 from hf_efficient.tricks.gradient_clipping import gradient_clipping as gradient_clipping
+from hf_efficient.tricks.lion_8bit import lion_8bit as lion_8bit
 from hf_efficient.tricks.tf32 import tf32 as tf32
 from hf_efficient.tricks.zero import zero as zero
 
