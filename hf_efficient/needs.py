@@ -8,3 +8,11 @@ AMPERE_OR_CPU = Need(
 FAST_CPU_BF16 = Need(cpu_bf16=True, otherwise="Stay in fp32: bf16 would be emulated and slower.")
 DEEPSPEED = Need(package="deepspeed", otherwise="Install torch first, then `pip install 'hf-efficient[deepspeed]'`.")
 BITSANDBYTES = Need(package="bitsandbytes", otherwise="Run `pip install 'hf-efficient[bitsandbytes]'`.")
+TORCHAO = Need(package="torchao", otherwise="Run `pip install 'hf-efficient[optimizers]'`.")
+APOLLO_TORCH = Need(package="apollo-torch", otherwise="Run `pip install 'hf-efficient[optimizers]'`.")
+SCHEDULEFREE = Need(package="schedulefree", otherwise="Run `pip install 'hf-efficient[optimizers]'`.")
+COMPILED_STEP = Need(
+    capability=(7, 0),
+    or_cpu=True,
+    otherwise="Take adamw_8bit: torchao compiles its step, and Triton supports Volta and newer GPUs only.",
+)
