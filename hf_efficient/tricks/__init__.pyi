@@ -8,6 +8,7 @@ from hf_efficient.tricks.adamw_8bit import adamw_8bit as adamw_8bit
 from hf_efficient.tricks.adamw_fused import adamw_fused as adamw_fused
 from hf_efficient.tricks.adamw_torchao_4bit import adamw_torchao_4bit as adamw_torchao_4bit
 from hf_efficient.tricks.adamw_torchao_8bit import adamw_torchao_8bit as adamw_torchao_8bit
+from hf_efficient.tricks.apollo import apollo as apollo
 from hf_efficient.tricks.batch_size import batch_size as batch_size
 from hf_efficient.tricks.bf16 import bf16 as bf16
 from hf_efficient.tricks.compile import compile as compile
