@@ -48,9 +48,8 @@ def main(argv: list[str] | None = None) -> None:
         collate = DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=8)
         loader = DataLoader(train, shuffle=True, collate_fn=collate, **dataloader_keywords(plan))
         held_out = DataLoader(evaluation, batch_size=options.per_device_eval_batch_size, collate_fn=collate)
-        optimizer = make_optimizer(
-            plan, prepare_model(plan, model), lr=options.learning_rate, weight_decay=options.weight_decay
-        )
+        model = prepare_model(plan, model)
+        optimizer = make_optimizer(plan, model, lr=options.learning_rate, weight_decay=options.weight_decay)
         model, optimizer, loader, held_out = accelerator.prepare(model, optimizer, loader, held_out)
 
         updates, warmup = run_length(plan["loop"], len(loader), accelerator.gradient_accumulation_steps)
@@ -59,6 +58,7 @@ def main(argv: list[str] | None = None) -> None:
 
     before = mean_label_loss(model, held_out, accelerator)
     model.train()
+    optimizer.train()
     progress = tqdm(total=updates, disable=not accelerator.is_main_process)
     done, tokens, start = 0, 0, time.perf_counter()
     while done < updates:
@@ -77,6 +77,7 @@ def main(argv: list[str] | None = None) -> None:
     speed = int(tokens) / (time.perf_counter() - start)
     progress.close()
 
+    optimizer.eval()  # schedule_free evaluates and saves averaged weights; others do nothing here
     after = mean_label_loss(model, held_out, accelerator)
     save_model(accelerator, model, tokenizer, options.output_dir)
     if accelerator.is_main_process:

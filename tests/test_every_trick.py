@@ -100,7 +100,7 @@ def test_it_turns_only_knobs_that_the_installed_stack_has(name: str) -> None:
         "dataloader": set(inspect.signature(torch.utils.data.DataLoader).parameters),
         "launch": {field.name for field in fields(ClusterConfig)} | {"distributed_type"},
         "model": {"dtype", "attn_implementation", "quantization_config"},
-        "loop": {"max_grad_norm", "effective_batch"},
+        "loop": {"max_grad_norm", "effective_batch", "lr_scheduler_type", "warmup_steps"},
     }
     for target, keys in known.items():
         assert set(getattr(trick, target)) <= keys, f"{name} sets what {target} does not have"

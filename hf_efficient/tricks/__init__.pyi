@@ -17,6 +17,7 @@ from hf_efficient.tricks.fp16 import fp16 as fp16
 from hf_efficient.tricks.gradient_accumulation import gradient_accumulation as gradient_accumulation
 from hf_efficient.tricks.gradient_clipping import gradient_clipping as gradient_clipping
 from hf_efficient.tricks.lion_8bit import lion_8bit as lion_8bit
+from hf_efficient.tricks.schedule_free import schedule_free as schedule_free
 from hf_efficient.tricks.tf32 import tf32 as tf32
 from hf_efficient.tricks.zero import zero as zero
 
