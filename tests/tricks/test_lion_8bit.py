@@ -32,7 +32,7 @@ def test_one_momentum_has_8_bits(door: str, tiny: Path, rows: list[Any]) -> None
 
 @DOORS
 def test_a_step_is_a_sign(door: str, tiny: Path, rows: list[Any]) -> None:
-    """One update without decay moves every weight with a gradient by the learning rate, neither more nor less."""
+    """One update moves each weight of a norm, which does not decay, by the learning rate, neither more nor less."""
     before = [parameter.detach().clone() for parameter in load(tiny).parameters()]
     run = train(door, make_plan("lion_8bit"), load(tiny), rows, updates=1)
     norms = [(old, new) for old, new in zip(before, run.model.parameters(), strict=True) if new.ndim == 1]

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import LlamaForCausalLM
 
 from hf_efficient import Machine, make_optimizer, make_plan, training_arguments
+from hf_efficient.emit.python import python_snippet
 from hf_efficient.train.loop_fields import loop_plan
 
 schedulefree = pytest.importorskip("schedulefree")
@@ -120,6 +121,12 @@ def test_a_share_of_the_updates_is_refused(tiny: Path, tmp_path: Path) -> None:
         training_arguments(plan, output_dir=str(tmp_path), warmup_steps=0.05)
     with pytest.raises(ValueError, match="start at 20 times your learning rate"):
         make_optimizer(loop_plan(plan, {"warmup_steps": 0.05}, {}), load(tiny))
+
+
+def test_the_emitted_loop_says_when_to_switch() -> None:
+    """The lines for a loop of yours name both calls beside the optimizer."""
+    lines = python_snippet(make_plan("schedule_free"), "accelerate")
+    assert "# Call optimizer.train() before training, optimizer.eval() before evaluating and before saving." in lines
 
 
 def test_another_optimizer_of_yours_takes_the_schedule_along(tmp_path: Path) -> None:
