@@ -10,3 +10,11 @@ DEEPSPEED = Need(package="deepspeed", otherwise="Install torch first, then `pip 
 BITSANDBYTES = Need(package="bitsandbytes", otherwise="Run `pip install 'hf-efficient[bitsandbytes]'`.")
 PEFT = Need(package="peft", otherwise="Run `pip install 'hf-efficient[peft]'`.")
 TRL = Need(package="trl", otherwise="Run `pip install 'hf-efficient[trl]'`.")
+TORCHAO = Need(package="torchao", otherwise="Run `pip install 'hf-efficient[optimizers]'`.")
+APOLLO_TORCH = Need(package="apollo-torch", otherwise="Run `pip install 'hf-efficient[optimizers]'`.")
+SCHEDULEFREE = Need(package="schedulefree", otherwise="Run `pip install 'hf-efficient[optimizers]'`.")
+COMPILED_STEP = Need(
+    capability=(7, 0),
+    or_cpu=True,
+    otherwise="Take adamw_8bit: torchao compiles its step, and Triton supports Volta and newer GPUs only.",
+)

@@ -80,6 +80,28 @@ _ALL = (
         trainer={"use_cpu": True},  # TrainingArguments refuses bf16 without a GPU unless it is told
     ),
     Preset(
+        name="lora_finetune",
+        doc="Fine-tune a pretrained model by adapters on one Ampere or newer GPU, its frozen weights in their own dtype.",
+        tricks=(_make["bf16"](), _make["lora"](), _make["activation_checkpointing"](), *SAFE),
+    ),
+    Preset(
+        name="qlora_finetune",
+        doc="As lora_finetune, with the frozen weights in 4 bits, where they do not fit in 16.",
+        tricks=(
+            _make["bf16"](),
+            _make["qlora"](),
+            _make["activation_checkpointing"](),
+            _make["adamw_8bit"](paged=True),
+            _make["gradient_clipping"](1.0),
+            _make["data_loading"](),
+        ),
+    ),
+    Preset(
+        name="sft",
+        doc="Fine-tune a whole model on documents or conversations of unequal lengths, packed into full rows.",
+        tricks=(_make["bf16"](), _make["packing"](), _make["activation_checkpointing"](), *SAFE),
+    ),
+    Preset(
         name="zero2",
         doc="Several GPUs that each hold the weights: optimizer state and gradients sharded by DeepSpeed.",
         tricks=(*SHARDED, _make["zero"](2)),

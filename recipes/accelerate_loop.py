@@ -59,6 +59,7 @@ def main(argv: list[str] | None = None) -> None:
 
     before = mean_label_loss(model, held_out, accelerator)
     model.train()
+    optimizer.train()
     progress = tqdm(total=updates, disable=not accelerator.is_main_process)
     done, tokens, start = 0, 0, time.perf_counter()
     while done < updates:
@@ -77,6 +78,7 @@ def main(argv: list[str] | None = None) -> None:
     speed = int(tokens) / (time.perf_counter() - start)
     progress.close()
 
+    optimizer.eval()  # schedule_free evaluates and saves averaged weights; others do nothing here
     after = mean_label_loss(model, held_out, accelerator)
     save_model(accelerator, model, tokenizer, options.output_dir)
     if accelerator.is_main_process:

@@ -104,7 +104,7 @@ def test_it_turns_only_knobs_that_the_installed_stack_has(name: str) -> None:
         "model": {"dtype", "attn_implementation", "quantization_config"},
         "collator": {"pad_to_multiple_of", "padding_free", "strategy"},
         "peft": {field.name for field in fields(LoraConfig)},
-        "loop": {"max_grad_norm", "effective_batch"},
+        "loop": {"max_grad_norm", "effective_batch", "lr_scheduler_type", "warmup_steps"},
     }
     for target, keys in known.items():
         assert set(getattr(trick, target)) <= keys, f"{name} sets what {target} does not have"

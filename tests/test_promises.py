@@ -171,6 +171,7 @@ def moved(optimizer: torch.optim.Optimizer, model: nn.Module, gradients: list[Ve
     """Return what `optimizer` adds to the weights in one update for each of `gradients`."""
     weights = list(model.parameters())
     before = vector(weights)
+    getattr(optimizer, "train", lambda: None)()  # schedule-free ones have two sets of weights
     for gradient in gradients:
         parts = gradient.float().split([weight.numel() for weight in weights])
         for weight, part in zip(weights, parts, strict=True):

@@ -20,6 +20,7 @@ from hf_efficient.emit.launcher import (
 from hf_efficient.emit.loader import drop_what_needs_workers, unpin
 from hf_efficient.emit.model import add_adapter
 from hf_efficient.emit.process import switch_process
+from hf_efficient.emit.warmup import refuse_a_share
 from hf_efficient.emit.yours import needs_of_settings, take_yours
 from hf_efficient.plan import Conflict, Plan
 from hf_efficient.wording import unknown
@@ -93,6 +94,8 @@ def make_optimizer(
     from transformers.training_args import OptimizerNames, ParallelMode
 
     keywords = {"name": "adamw_torch_fused"} | plan["optimizer"]
+    warmup_steps = plan["loop"].get("warmup_steps", 0)
+    refuse_a_share(keywords["name"], warmup_steps)
     arguments = SimpleNamespace(
         optim=OptimizerNames(keywords.pop("name")),
         optim_args=keywords.pop("args", None),
@@ -102,6 +105,7 @@ def make_optimizer(
         adam_beta1=0.9,
         adam_beta2=0.999,
         adam_epsilon=1e-8,
+        warmup_steps=warmup_steps,
         parallel_mode=ParallelMode.NOT_PARALLEL,
         gradient_accumulation_steps=plan["accelerator"].get("gradient_accumulation_steps", 1),
     )

@@ -129,7 +129,9 @@ def _prepare(plan: Plan) -> list[str]:
 
 def _optimizer(plan: Plan) -> list[str]:
     spelled = ", ".join(repr(trick.name) for trick in plan.tricks if trick.optimizer)
+    remarks = [f"    # {trick.remarks['optimizer']}" for trick in plan.tricks if "optimizer" in trick.remarks]
     return [
+        *remarks,
         "    from hf_efficient import make_optimizer, make_plan  # Trainer's optimizer of the same name",
         "",
         f"    return make_optimizer(make_plan({spelled}), model, lr=lr)",

@@ -13,6 +13,7 @@ from hf_efficient.emit.here import require, training_machine, without_accelerato
 from hf_efficient.emit.launcher import agree_with_launcher, cpu_author, launched_processes, take_launchers_precision
 from hf_efficient.emit.loader import unpin
 from hf_efficient.emit.process import switch_process
+from hf_efficient.emit.warmup import refuse_a_share
 from hf_efficient.emit.yours import needs_of_settings, take_yours
 from hf_efficient.plan import Plan
 from hf_efficient.renames import OPTIMIZERS, explain, modern
@@ -63,6 +64,7 @@ def settle(
     args_class, yours = args_class or _stock(), modern(yours or {})
     _check_fields(args_class, yours)
     settled = arguments_plan(agree_with_launcher(plan, "trainer"), args_class, yours, processes=launched_processes())
+    refuse_a_share(settled["trainer"].get("optim"), settled["trainer"].get("warmup_steps"))
     machine = without_accelerator(training_machine()) if settled["trainer"].get("use_cpu") else training_machine()
     require(settled, machine, besides=needs_of_settings(settled, "trainer"))
     if machine.accelerator:

@@ -15,9 +15,9 @@ Target = Literal["trainer", "accelerator", "dataloader"]
 def take_yours(plan: Plan, target: Target, yours: Mapping[str, Any]) -> Plan:
     """Return `plan` with your values in place of its own, `by="you"`.
 
-    A trick whose switch you turn off (`torch_compile=False`), or that has needs and nothing left to set beside your
-    values (`optim="adamw_torch"`), goes with all that it set, and that is said. Raises Conflict for a value of yours
-    that a trick could not work with.
+    A trick whose switch you turn off (`torch_compile=False`), or that has needs and whose optimizer you exchange
+    (`optim="adamw_torch"`) or nothing left to set beside your values, goes with all that it set, and that is said.
+    Raises Conflict for a value of yours that a trick could not work with.
     """
     _refuse_what_breaks(plan, target, yours)
     for trick in plan.tricks:
@@ -41,14 +41,14 @@ def _taken_away(trick: Trick, target: Target, yours: Mapping[str, Any]) -> str:
     """Return the key by which you take a trick away, or an empty string."""
     settings = getattr(trick, target)
     changed = [key for key, value in settings.items() if key in yours and yours[key] != value]
-    off = [key for key in changed if key in _switch(settings) and not yours[key]]
+    off = [key for key in changed if key in _switch(settings) and (not yours[key] or (key == "optim" and trick.needs))]
     replaced = changed if trick.needs and len(changed) == len(settings) else []
     return next(iter([*off, *replaced]), "")
 
 
 def _switch(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the setting that turns a trick on: its first one, where that is True."""
-    return {key: value for key, value in list(settings.items())[:1] if value is True}
+    """Return the setting that turns a trick on: its first one, where that is True or names an optimizer."""
+    return {key: value for key, value in list(settings.items())[:1] if value is True or key == "optim"}
 
 
 def needs_of_settings(plan: Plan, target: Target) -> tuple[Trick, ...]:

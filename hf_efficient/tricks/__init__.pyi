@@ -6,6 +6,9 @@ from hf_efficient.tricks.activation_checkpointing import activation_checkpointin
 from hf_efficient.tricks.adafactor import adafactor as adafactor
 from hf_efficient.tricks.adamw_8bit import adamw_8bit as adamw_8bit
 from hf_efficient.tricks.adamw_fused import adamw_fused as adamw_fused
+from hf_efficient.tricks.adamw_torchao_4bit import adamw_torchao_4bit as adamw_torchao_4bit
+from hf_efficient.tricks.adamw_torchao_8bit import adamw_torchao_8bit as adamw_torchao_8bit
+from hf_efficient.tricks.apollo import apollo as apollo
 from hf_efficient.tricks.attention import attention as attention
 from hf_efficient.tricks.batch_size import batch_size as batch_size
 from hf_efficient.tricks.bf16 import bf16 as bf16
@@ -15,10 +18,12 @@ from hf_efficient.tricks.fp16 import fp16 as fp16
 from hf_efficient.tricks.fused_loss import fused_loss as fused_loss
 from hf_efficient.tricks.gradient_accumulation import gradient_accumulation as gradient_accumulation
 from hf_efficient.tricks.gradient_clipping import gradient_clipping as gradient_clipping
+from hf_efficient.tricks.lion_8bit import lion_8bit as lion_8bit
 from hf_efficient.tricks.lora import lora as lora
 from hf_efficient.tricks.packing import packing as packing
 from hf_efficient.tricks.pad_to_multiple import pad_to_multiple as pad_to_multiple
 from hf_efficient.tricks.qlora import qlora as qlora
+from hf_efficient.tricks.schedule_free import schedule_free as schedule_free
 from hf_efficient.tricks.tf32 import tf32 as tf32
 from hf_efficient.tricks.zero import zero as zero
 

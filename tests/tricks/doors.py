@@ -98,6 +98,7 @@ def _by_loop(plan: Plan, run: Run, rows: Sequence[Any], updates: int, rate: floa
     keywords = {"batch_size": 8} | hf.dataloader_keywords(plan)
     loader = DataLoader(rows, collate_fn=default_data_collator, **keywords)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    optimizer.train()
     for window in islice(hf.windows(loader, accelerator), updates):
         for batch in window:
             window.backward(model(**batch, num_items_in_batch=window.items).loss)
@@ -112,6 +113,22 @@ def groups(run: Run) -> tuple[Any, ...]:
     names: dict[Any, str] = {parameter: name for name, parameter in run.model.named_parameters()}
     kept = [{key: value for key, value in group.items() if key != "initial_lr"} for group in run.optimizer.param_groups]
     return type(run.optimizer), [group | {"params": [names[p] for p in group["params"]]} for group in kept]
+
+
+def state_bytes(run: Run) -> int:
+    """Return the bytes of the optimizer's state, with what objects in it hold; a table that tensors share is one."""
+    found = [tensor for state in run.optimizer.state.values() for tensor in _tensors(list(state.values()))]
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in found}.values())
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor) and not hasattr(value, "__tensor_flatten__"):
+        yield value
+    elif isinstance(value, torch.Tensor):
+        yield from _tensors([getattr(value, name) for name in value.__tensor_flatten__()[0]])
+    else:
+        for part in value if isinstance(value, list) else vars(value).values() if hasattr(value, "__dict__") else ():
+            yield from _tensors(part)
 
 
 REFUSE: dict[str, Callable[[Plan], Any]] = {

@@ -8,18 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from doors import DOORS, groups, load, train
+from doors import DOORS, ONLY_CPU, groups, load, state_bytes, train
 
 from hf_efficient import Machine, make_plan
+from hf_efficient.tricks import adamw_8bit
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
 BLOCK = 256
-
-
-@pytest.fixture(autouse=True)
-def _no_override_of_an_earlier_run() -> None:
-    """Forget which tensors earlier optimizers of this process kept in 32 bits: bitsandbytes keeps them by position."""
-    bitsandbytes.optim.GlobalOptimManager.get_instance().initialize()
+VARIANTS = ["adamw_8bit(paged=True)"]
 
 
 @DOORS
@@ -36,13 +32,31 @@ def test_moments_have_8_bits(door: str, tiny: Path, rows: list[Any]) -> None:
         assert state["state1"].count_nonzero() > 0
 
 
-def test_both_doors_build_the_same_optimizer(tiny: Path, rows: list[Any]) -> None:
-    """Class, groups and defaults agree over the doors, and the class is bitsandbytes' AdamW."""
-    by_trainer, by_loop = (train(door, make_plan("adamw_8bit"), load(tiny), rows) for door in ("trainer", "loop"))
+@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+@pytest.mark.parametrize("paged", [False, True])
+def test_both_doors_build_the_same_optimizer(paged: bool, tiny: Path, rows: list[Any]) -> None:
+    """Class, groups and defaults agree over the doors, and the class is bitsandbytes' AdamW, paged where asked."""
+    plan = make_plan(adamw_8bit(paged=paged))
+    by_trainer, by_loop = (train(door, plan, load(tiny), rows) for door in ("trainer", "loop"))
     assert groups(by_trainer) == groups(by_loop)
     assert by_trainer.optimizer.defaults == by_loop.optimizer.defaults
     assert type(by_loop.optimizer) is bitsandbytes.optim.AdamW
     assert by_loop.optimizer.args.optim_bits == by_trainer.optimizer.args.optim_bits == 8
+    assert by_loop.optimizer.is_paged == by_trainer.optimizer.is_paged == paged
+
+
+def test_state_is_smaller(tiny: Path, rows: list[Any]) -> None:
+    """The whole state has less than half of AdamW's bytes, embeddings in 32 bits and scales included."""
+    ours, adamw = (state_bytes(train("loop", make_plan(*names), load(tiny), rows)) for names in (["adamw_8bit"], []))
+    assert ours < adamw / 2
+
+
+@ONLY_CPU
+@DOORS
+def test_a_cpu_has_nothing_to_page(door: str, tiny: Path, rows: list[Any]) -> None:
+    """Without an accelerator bitsandbytes says that it does not page, and trains."""
+    with pytest.warns(UserWarning, match="Paged optimizers are not supported on CPU"):
+        train(door, make_plan("adamw_8bit(paged=True)"), load(tiny), rows)
 
 
 def test_missing_bitsandbytes_is_named() -> None:
