@@ -11,7 +11,9 @@ BITSANDBYTES = Need(package="bitsandbytes", otherwise="Run `pip install 'hf-effi
 PEFT = Need(package="peft", otherwise="Run `pip install 'hf-efficient[peft]'`.")
 TRL = Need(package="trl", otherwise="Run `pip install 'hf-efficient[trl]'`.")
 TORCHAO = Need(package="torchao", otherwise="Run `pip install 'hf-efficient[optimizers]'`.")
-APOLLO_TORCH = Need(package="apollo-torch", otherwise="Run `pip install 'hf-efficient[optimizers]'`.")
+APOLLO_TORCH = Need(
+    package="apollo-torch", otherwise="Run `pip install 'hf-efficient[apollo]'` (CC BY-NC 4.0: not for commercial use)."
+)
 SCHEDULEFREE = Need(package="schedulefree", otherwise="Run `pip install 'hf-efficient[optimizers]'`.")
 COMPILED_STEP = Need(
     capability=(7, 0),

@@ -81,7 +81,7 @@ _ALL = (
     ),
     Preset(
         name="lora_finetune",
-        doc="Fine-tune a pretrained model by adapters on one Ampere or newer GPU, its frozen weights in their own dtype.",
+        doc="Fine-tune a pretrained model by adapters on one Ampere or newer GPU; frozen weights keep their own dtype.",
         tricks=(_make["bf16"](), _make["lora"](), _make["activation_checkpointing"](), *SAFE),
     ),
     Preset(

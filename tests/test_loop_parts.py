@@ -28,20 +28,22 @@ def flags(tiny: Path, tmp_path: Path) -> list[str]:
     return ["--model", str(tiny), "--data", str(data), "--output_dir", str(tmp_path / "out"), "--max_steps", "4"]
 
 
-def test_the_loop_schedules_clips_decays_and_prepares(flags: list[str]) -> None:
+def test_the_loop_schedules_clips_decays_and_prepares(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """One clip and one scheduler step per update, weight decay as asked, and the plan's hook on the model."""
     main = runpy.run_path(str(ROOT / "recipes" / "accelerate_loop.py"))["main"]
     seen: dict[str, Any] = {"clips": 0}
+    stock_clip, stock_optimizer = hf.clip, hf.make_optimizer
 
     def clip(*args: Any) -> Any:
         seen["clips"] += 1
-        return hf.clip(*args)
+        return stock_clip(*args)
 
     def make_optimizer(plan: Any, model: Any, **keywords: Any) -> Any:
-        seen["model"], seen["optimizer"] = model, hf.make_optimizer(plan, model, **keywords)
+        seen["model"], seen["optimizer"] = model, stock_optimizer(plan, model, **keywords)
         return seen["optimizer"]
 
-    main.__globals__.update(clip=clip, make_optimizer=make_optimizer)
+    monkeypatch.setattr(hf, "clip", clip)
+    monkeypatch.setattr(hf, "make_optimizer", make_optimizer)
     main([*flags, "--plan", "safe", "activation_checkpointing", "--weight_decay", "0.1", "--warmup_steps", "1"])
     groups = seen["optimizer"].param_groups
     assert seen["clips"] == 4

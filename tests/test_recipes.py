@@ -63,6 +63,46 @@ def test_it_trains_a_model_that_loads_and_generates(
     assert tokenizer.decode(ids[0])
 
 
+@pytest.mark.launch
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("lora_finetune", "lora decides dtype: 'auto', not the 'float32' of bf16."),
+        ("qlora_finetune", "load_in_4bit"),
+        ("sft", "padding_free=True"),
+    ],
+)
+def test_it_fine_tunes(
+    recipe: Callable[[list[str]], Any], plan: str, said: str, tiny: Path, data: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """With adapters or packed rows the loss falls too, and what is saved loads by the same name and generates."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = tmp_path / "out"
+    recipe([
+        "--model", str(tiny), "--data", str(data), "--output_dir", str(out), "--max_steps", "20", "--seq-len", "32",
+        "--learning_rate", "0.02", "--plan", plan, "batch_size(4)", "data_loading(0)",
+    ])  # fmt: skip
+    printed = capsys.readouterr().out
+    before, after = map(float, printed.split("evaluation loss")[1].split("\n")[0].split("->"))
+    assert after < before - 0.1
+    assert said in printed
+    assert (out / "adapter_model.safetensors").exists() == ("lora" in plan)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    assert model.generate(**tokenizer("w1 w2", return_tensors="pt"), max_new_tokens=2, min_new_tokens=2).shape == (1, 4)
+
+
+def test_adapters_on_nothing_are_refused(
+    recipe: Callable[[list[str]], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The small model that is made here has no pretrained weights for an adapter to go with."""
+    with pytest.raises(SystemExit) as stopped:
+        recipe(["--plan", "lora", "--output_dir", str(tmp_path)])
+    assert stopped.value.code == 2
+    assert "lora trains adapters on a pretrained model: name one with --model." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [

@@ -63,8 +63,6 @@ def _switches(plan: Plan) -> list[str]:
 
 def _model(plan: Plan) -> list[str]:
     """Write the keywords of from_pretrained; a quantization's configuration is an object."""
-    if not plan["model"]:
-        return []
     keywords = plan["model"]
     lines, quantization = [], keywords.pop("quantization_config", None)
     if quantization:

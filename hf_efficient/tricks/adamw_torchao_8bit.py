@@ -15,10 +15,10 @@ def adamw_torchao_8bit() -> Trick:
     elements or of no multiple of 256 stay in 32 bits. Use it where adamw_8bit would do and bitsandbytes has no build
     for your machine.
 
-    Not where embeddings are trained hard and tokens are rare, as in pre-training: a rare token's second moment can
-    round to 0 beside a frequent one's in its block, and its step then has no bound (0.54 where AdamW moves 0.003, seen
-    in a small Llama); adamw_8bit keeps embeddings in 32 bits for that. Not for a short run, since the step is compiled
-    once for each shape of a tensor, and not without a C++ compiler on a CPU or Triton on a GPU.
+    Not where embeddings are trained hard and tokens are rare, as in pre-training: an embedding was seen to move by 0.54
+    where AdamW moves 0.003 (small Llama, third update; presumably its second moment rounds to 0 beside a frequent
+    token's in its block). adamw_8bit keeps embeddings in 32 bits for that. Not for a short run, since the step is
+    compiled once for each shape of a tensor, and not without a C++ compiler on a CPU or Triton on a GPU.
 
     Published: Llama2-7B in bf16 on an A100, memory -24 %, speed -9 %; ViT-H under bf16 autocast on a 4070 Ti SUPER,
     memory -32 %, speed +1 % (torchao/optim/README.md, against torch's fused AdamW).

@@ -89,5 +89,6 @@ def test_missing_package_is_named() -> None:
     """On a machine without apollo-torch the plan's need says how to install it."""
     bare = replace(Machine.named("A10"), packages={})
     assert make_plan("apollo").unmet(bare) == [
-        "apollo needs the package apollo-torch, which is not installed. Run `pip install 'hf-efficient[optimizers]'`."
+        "apollo needs the package apollo-torch, which is not installed. "
+        "Run `pip install 'hf-efficient[apollo]'` (CC BY-NC 4.0: not for commercial use)."
     ]
