@@ -57,6 +57,7 @@ def page(name: str, machine: Machine) -> Row:
         return row | {"tricks": [trick.name for trick in tricks], "notes": list(plan.notes)}
     about = {key: getattr(subject, key) for key in ("family", "saves", "costs", "numerics")}
     about["arguments"] = f"{function}{_arguments(catalogue()[function])}"
+    about |= {"heads": list(subject.heads), "remarks": dict(subject.remarks)}
     return row | about | {"within": subject.within._asdict() if subject.within else None}
 
 

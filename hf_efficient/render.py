@@ -52,7 +52,7 @@ def page(data: Mapping[str, Any]) -> None:
     out = console()
     out.print(data.get("arguments", data["name"]), style="bold")
     print(f"\n{data['doc']}\n")
-    for key in ("tricks", "family", "saves", "costs", "numerics", "needs", "unmet", "notes"):
+    for key in ("tricks", "family", "saves", "costs", "numerics", "heads", "needs", "unmet", "notes", "remarks"):
         if data.get(key):
             print(f"{key + ':':<10}{text(data[key])}")
     print()

@@ -1,4 +1,4 @@
-"""What the README says is run: its three ways of use, its commands and its tables."""
+"""What the README says is run: its ways of use, its commands and its tables."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("script", ["trainer.py", "loop.py"])
+@pytest.mark.parametrize("script", ["trainer.py", "sft.py", "loop.py"])
 def test_its_lines_of_python_train(script: str, project: Path) -> None:
-    """The Trainer and the loop of the README run in somebody's folder as they stand."""
+    """The Trainer, the SFTTrainer and the loop of the README run in somebody's folder as they stand."""
     run = _run([sys.executable, script], project)
     assert run.returncode == 0, run.stderr[-3000:]
-    if script == "trainer.py":
+    if script != "loop.py":
         assert "'train_loss'" in run.stdout + run.stderr
 
 
@@ -94,7 +94,7 @@ def test_it_has_the_two_commands_and_no_placeholder() -> None:
     assert "make test " in README
     assert "PLACEHOLDER" not in README
     assert OUTPUTS
-    assert len(SCRIPTS) == 3
+    assert len(SCRIPTS) == 4
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
