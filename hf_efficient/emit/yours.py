@@ -59,5 +59,6 @@ def needs_of_settings(plan: Plan, target: Target) -> tuple[Trick, ...]:
 
 
 def _is_made_by(settings: Mapping[str, Any], yours: Mapping[str, Any]) -> bool:
-    wanted = _switch(settings) or settings
+    # What is only switched off makes no trick: fp8 keeps bf16 off, and bf16=False alone is not fp8.
+    wanted = _switch(settings) or {key: value for key, value in settings.items() if value is not False}
     return bool(wanted) and all(key in yours and yours[key] == value for key, value in wanted.items())
