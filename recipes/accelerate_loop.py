@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> None:
 
         # Pads labels by themselves: a padding token that is also the end token stays a label.
         collate = DataCollatorForSeq2Seq(tokenizer, pad_to_multiple_of=8)
-        loader = DataLoader(train, shuffle=True, collate_fn=collate, **dataloader_keywords(plan))
+        loader = DataLoader(**dataloader_keywords(plan, dataset=train, shuffle=True, collate_fn=collate))
         held_out = DataLoader(evaluation, batch_size=options.per_device_eval_batch_size, collate_fn=collate)
         optimizer = make_optimizer(
             plan, prepare_model(plan, model), lr=options.learning_rate, weight_decay=options.weight_decay

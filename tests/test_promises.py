@@ -123,7 +123,7 @@ def trainer_arguments(plan: Plan, model: nn.Module, **yours: Any) -> Any:
 def loop_gradient(plan: Plan, model: nn.Module, samples: Rows) -> Vector:
     """Return the gradient that the optimizer sees in the first update of a hand-written loop of the plan's objects."""
     accelerator = hf.make_accelerator(plan)
-    loader = DataLoader(samples, **hf.dataloader_keywords(plan))
+    loader = DataLoader(**hf.dataloader_keywords(plan, dataset=samples))
     prepared, loader = accelerator.prepare(hf.prepare_model(plan, model), loader)
     prepared.train()
     (window,) = hf.windows(loader, accelerator)

@@ -7,6 +7,7 @@ from typing import Literal
 from hf_efficient.emit.accelerator import Call, accelerator_keywords
 from hf_efficient.emit.fields import argument_fields, complete
 from hf_efficient.emit.loader import drop_what_needs_workers
+from hf_efficient.emit.sampler import grouped
 from hf_efficient.plan import Plan
 from hf_efficient.trick import FunctionCall
 
@@ -23,7 +24,7 @@ def python_snippet(plan: Plan, door: Door = "trainer") -> str:
 
 def _arguments(plan: Plan, door: Literal["trainer", "sft"]) -> str:
     package, name = ("trl", "SFTConfig") if door == "sft" else ("transformers", "TrainingArguments")
-    lines = [f"from {package} import {name}", "", f"args = {name}(", '    output_dir="out",']
+    lines = [*_variables(plan), f"from {package} import {name}", "", f"args = {name}(", '    output_dir="out",']
     told = complete(plan)
     for key, value in argument_fields(plan, door).items():
         author = told.author("trainer", key) or told.author("sft", key) or "nothing in the plan"
@@ -45,17 +46,51 @@ def _loop(plan: Plan) -> str:
     ]
     lines += ["", "accelerator = Accelerator(", *(f"    {key}={value!r}," for key, value in keywords.items()), ")"]
     lines += [f"model_keywords = {plan['model']!r}  # AutoModel....from_pretrained(name, **model_keywords)"]
-    lines += [f"loader_keywords = {plan['dataloader']!r}  # torch.utils.data.DataLoader(data, **loader_keywords)"]
+    lines += _loader(plan) + _options(plan)
     lines += ["", "", "def prepare_model(model):  # before accelerator.prepare", *_prepare(plan), "    return model"]
     lines += ["", "", "def make_optimizer(model, lr):", *_optimizer(plan)]
     lines += ["", "", "def clip(model):  # once per update, after the last backward", *_clip(plan)]
     return "\n".join(lines) + "\n"
 
 
+def _options(plan: Plan) -> list[str]:
+    return [
+        f"{setting.key} = {setting.value!r}  # {setting.by}"
+        for setting in plan.settings
+        if setting.target == "loop" and setting.key not in ("max_grad_norm", "effective_batch")
+    ]
+
+
+def _loader(plan: Plan) -> list[str]:
+    keywords = plan["dataloader"]
+    if not grouped(plan):
+        return [f"loader_keywords = {keywords!r}  # torch.utils.data.DataLoader(data, **loader_keywords)"]
+    keywords.pop("sampler")
+    seed, steps = plan["loop"].get("seed", 42), plan["accelerator"].get("gradient_accumulation_steps", 1)
+    return [
+        f"loader_keywords = {keywords!r}",
+        "# torch.utils.data.DataLoader(data, sampler=make_sampler(data, batch_size), **loader_keywords)",
+        "",
+        "",
+        f"def make_sampler(data, batch_size):  # instead of shuffle=True; {plan.author('dataloader', 'sampler')}",
+        "    from torch import Generator",
+        "    from transformers.trainer_pt_utils import LengthGroupedSampler",
+        "",
+        f"    generator = Generator().manual_seed({seed!r})  # every process draws the same order",
+        f"    return LengthGroupedSampler(batch_size * {steps}, data, generator=generator)",
+        "",
+        "",
+    ]
+
+
 def _switches(plan: Plan) -> list[str]:
     switches = [f"torch.{s.key} = {s.value!r}  # {s.by}" for s in plan.settings if s.target == "torch"]
-    variables = [f"os.environ[{key!r}] = {str(value)!r}" for key, value in plan["env"].items()]
-    return (["import os", "", *variables] if variables else []) + (["import torch", "", *switches] if switches else [])
+    return _variables(plan) + (["import torch", "", *switches] if switches else [])
+
+
+def _variables(plan: Plan) -> list[str]:
+    variables = [f"os.environ[{s.key!r}] = {str(s.value)!r}  # {s.by}" for s in plan.settings if s.target == "env"]
+    return ["import os", "", *variables, ""] if variables else []
 
 
 def _prepare(plan: Plan) -> list[str]:
