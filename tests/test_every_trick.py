@@ -17,6 +17,7 @@ from hf_efficient.emit.trainer import training_arguments
 from hf_efficient.merge import make_plan, parse
 from hf_efficient.plan import Plan
 from hf_efficient.presets import PRESETS
+from hf_efficient.train.loop_fields import OPTIONS
 from hf_efficient.trick import TARGETS, FunctionCall, MethodCall, Trick
 from hf_efficient.tricks import catalogue
 
@@ -100,7 +101,7 @@ def test_it_turns_only_knobs_that_the_installed_stack_has(name: str) -> None:
         "dataloader": set(inspect.signature(torch.utils.data.DataLoader).parameters),
         "launch": {field.name for field in fields(ClusterConfig)} | {"distributed_type"},
         "model": {"dtype", "attn_implementation", "quantization_config"},
-        "loop": {"max_grad_norm", "effective_batch"},
+        "loop": {"max_grad_norm", "effective_batch", *OPTIONS},
     }
     for target, keys in known.items():
         assert set(getattr(trick, target)) <= keys, f"{name} sets what {target} does not have"
