@@ -28,6 +28,15 @@ def take_yours(plan: Plan, target: Target, yours: Mapping[str, Any]) -> Plan:
 
 
 def _refuse_what_breaks(plan: Plan, target: Target, yours: Mapping[str, Any]) -> None:
+    if (
+        yours.get("mixed_precision") == "fp8"
+        and "ACCELERATE_FP8_BACKEND" not in plan["env"]
+        and "kwargs_handlers" not in yours
+    ):
+        raise Conflict(
+            "You pass mixed_precision='fp8': with accelerate's own defaults the layers in 8 bits would not learn. "
+            "Write fp8 in the plan, or pass its recipe among kwargs_handlers."
+        )
     for trick in plan.tricks if target == "trainer" else ():
         for key, harm in trick.insists.items():
             if key in yours and yours[key] != trick.trainer[key]:

@@ -72,6 +72,8 @@ def test_your_other_precision_is_refused_or_replaces_it(tmp_path: Path) -> None:
     """Trainer with bf16 beside it would break and is refused; for an Accelerator your precision replaces the trick."""
     with pytest.raises(Conflict, match="fp8 needs bf16=False, since Accelerate would convert"):
         training_arguments(make_plan("fp8"), output_dir=tmp_path, bf16=True)
+    with pytest.raises(Conflict, match="Write fp8 in the plan"):
+        make_accelerator(make_plan("safe"), mixed_precision="fp8")
     with pytest.raises(Conflict, match="both of the family precision"):
         make_plan("fp8", "bf16")
     assert make_accelerator(make_plan("fp8"), mixed_precision="bf16").fp8_backend == "NO"
