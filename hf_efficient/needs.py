@@ -5,8 +5,12 @@ from hf_efficient.trick import Need
 AMPERE_OR_CPU = Need(
     capability=(8, 0), or_cpu=True, otherwise="Use fp16 (preset turing) on this GPU: its Tensor Cores know no bf16."
 )
+ADA_OR_CPU = Need(
+    capability=(8, 9), or_cpu=True, otherwise="Use bf16 (fp16 before Ampere): Tensor Cores know 8-bit floats since Ada."
+)
 FAST_CPU_BF16 = Need(cpu_bf16=True, otherwise="Stay in fp32: bf16 would be emulated and slower.")
 DEEPSPEED = Need(package="deepspeed", otherwise="Install torch first, then `pip install 'hf-efficient[deepspeed]'`.")
+TORCHAO = Need(package="torchao", otherwise="Run `pip install torchao`.")
 BITSANDBYTES = Need(package="bitsandbytes", otherwise="Run `pip install 'hf-efficient[bitsandbytes]'`.")
 PEFT = Need(package="peft", otherwise="Run `pip install 'hf-efficient[peft]'`.")
 TRL = Need(package="trl", otherwise="Run `pip install 'hf-efficient[trl]'`.")

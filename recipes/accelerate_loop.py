@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
         train, evaluation = (token_rows(s, tokenizer, seq_len) for s in load_texts(flags.data, seed=options.seed))
 
         train, collate = hf.pack(plan, train, max_length=seq_len), hf.make_collator(plan, tokenizer, model)
-        loader = DataLoader(train, shuffle=True, collate_fn=collate, **hf.dataloader_keywords(plan))
+        loader = DataLoader(**hf.dataloader_keywords(plan, dataset=train, shuffle=True, collate_fn=collate))
         padded = hf.make_collator(plan, tokenizer, packed=False)
         held_out = DataLoader(evaluation, batch_size=options.per_device_eval_batch_size, collate_fn=padded)
         optimizer = hf.make_optimizer(plan, model, lr=options.learning_rate, weight_decay=options.weight_decay)

@@ -116,6 +116,23 @@ def test_the_python_lines_build_the_same_arguments(name: str, door: Any, tmp_pat
             assert getattr(held, "value", held) == value, key
 
 
+def test_the_lines_about_adapters_and_data_run(tiny: Path) -> None:
+    """The lines for Trainer load in 4 bits, add an adapter in float32, and pack rows."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    space: dict[str, Any] = {}
+    exec(emit(make_plan("qlora", "packing"), "python"), space)
+    model = AutoModelForCausalLM.from_pretrained(tiny, **space["model_keywords"])
+    assert model.is_loaded_in_4bit
+    model = space["add_adapter"](model)
+    assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
+    rows = Dataset.from_dict({"input_ids": [[3, 4, 5], [6, 7]], "labels": [[3, 4, 5], [6, 7]]})
+    packed, collate = space["prepare_data"](rows, AutoTokenizer.from_pretrained(tiny), model, 8)
+    assert collate(list(packed))["position_ids"].tolist() == [[0, 1, 2, 0, 1]]
+
+
 @pytest.mark.parametrize("name", ["safe", "cpu", "activation_checkpointing(2)"])
 def test_the_python_lines_of_a_loop_run(name: str, tiny: Path) -> None:
     """The lines for a hand-written loop build an Accelerator, prepare a model and make its optimizer."""

@@ -17,6 +17,7 @@ from hf_efficient.emit.trainer import training_arguments
 from hf_efficient.merge import make_plan, parse
 from hf_efficient.plan import Plan
 from hf_efficient.presets import PRESETS
+from hf_efficient.train.loop_fields import OPTIONS
 from hf_efficient.trick import TARGETS, FunctionCall, MethodCall, Trick
 from hf_efficient.tricks import catalogue
 
@@ -104,7 +105,7 @@ def test_it_turns_only_knobs_that_the_installed_stack_has(name: str) -> None:
         "model": {"dtype", "attn_implementation", "quantization_config"},
         "collator": {"pad_to_multiple_of", "padding_free", "strategy"},
         "peft": {field.name for field in fields(LoraConfig)},
-        "loop": {"max_grad_norm", "effective_batch", "lr_scheduler_type", "warmup_steps"},
+        "loop": {"max_grad_norm", "effective_batch", *OPTIONS},
     }
     for target, keys in known.items():
         assert set(getattr(trick, target)) <= keys, f"{name} sets what {target} does not have"

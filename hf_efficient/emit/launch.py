@@ -34,4 +34,7 @@ def launch_yaml(plan: Plan, processes: int = 1, *, file: str = "launch.yaml") ->
     """Return `launch_config` as YAML, with how to use it in its first line."""
     import yaml
 
-    return HEADER.format(file=file) + yaml.safe_dump(launch_config(plan, processes), sort_keys=True)
+    header = (
+        HEADER.replace("Precision, accumulation", "Accumulation") if "mixed_precision" in plan["launch"] else HEADER
+    )
+    return header.format(file=file) + yaml.safe_dump(launch_config(plan, processes), sort_keys=True)

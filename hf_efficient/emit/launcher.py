@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from typing import Literal
 
+from hf_efficient.emit.process import before_plans
 from hf_efficient.plan import Conflict, Plan
+
+PRECISION = "ACCELERATE_MIXED_PRECISION"
 
 
 def launched_processes() -> int:
@@ -27,20 +30,34 @@ def take_launchers_precision(plan: Plan, target: Literal["trainer", "accelerator
     """Return `plan` with the precision that `accelerate launch` asks for, where the plan and you are silent.
 
     The stack would take it over without a word. Raises Conflict where the plan or you want another: the script
-    would win, and the launcher's file would be wrong about the run.
+    would win, and the launcher's file would be wrong about the run; and for fp8 that the plan does not name.
     """
-    asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
-    if asked not in ("bf16", "fp16"):
+    asked = (before_plans(PRECISION) or "no").lower()
+    if asked not in ("bf16", "fp16", "fp8"):
         return plan
-    ours, other = plan[target], "fp16" if asked == "bf16" else "bf16"
-    wanted = ours.get("mixed_precision") or (other if ours.get(other) else None)
-    if wanted is None and ours.get(asked) is False:
-        wanted = "no"
-    if wanted not in (None, asked):
-        key = "mixed_precision" if target == "accelerator" else asked if wanted == "no" else other
-        raise Conflict(f"The launcher asks for {asked}, {plan.author(target, key)} for {wanted}: keep one of the two.")
-    setting = {"mixed_precision": asked} if target == "accelerator" else {asked: True}
-    return plan.assume(target, setting, by="launcher")
+    wanted, author = _wanted_precision(plan, target, asked)
+    if asked == "fp8" and not wanted:
+        raise Conflict(
+            "The launcher asks for fp8 and the plan does not: with accelerate's own defaults the layers in 8 bits "
+            "would not learn. Add fp8 to the plan, or take it from the launcher."
+        )
+    if wanted not in ("", asked):
+        raise Conflict(f"The launcher asks for {asked}, {author} for {wanted}: keep one of the two.")
+    if target == "accelerator":
+        return plan.assume(target, {"mixed_precision": asked}, by="launcher")
+    return plan.assume(target, {asked: True} if asked != "fp8" else {}, by="launcher")
+
+
+def _wanted_precision(plan: Plan, target: Literal["trainer", "accelerator"], asked: str) -> tuple[str, str]:
+    """Return the precision that plan or you want, and who of the two; empty strings where both are silent."""
+    if target == "accelerator":
+        return str(plan[target].get("mixed_precision") or ""), plan.author(target, "mixed_precision")
+    if PRECISION in plan["env"]:
+        return plan["env"][PRECISION], plan.author("env", PRECISION)
+    for precision in ("bf16", "fp16"):
+        if plan[target].get(precision):
+            return precision, plan.author(target, precision)
+    return ("no", plan.author(target, asked)) if plan[target].get(asked) is False else ("", "")
 
 
 def agree_with_launcher(plan: Plan, target: Literal["trainer", "accelerator"]) -> Plan:

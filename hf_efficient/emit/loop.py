@@ -20,6 +20,7 @@ from hf_efficient.emit.launcher import (
 from hf_efficient.emit.loader import drop_what_needs_workers, unpin
 from hf_efficient.emit.model import add_adapter
 from hf_efficient.emit.process import switch_process
+from hf_efficient.emit.sampler import with_sampler
 from hf_efficient.emit.warmup import refuse_a_share
 from hf_efficient.emit.yours import needs_of_settings, take_yours
 from hf_efficient.plan import Conflict, Plan
@@ -125,7 +126,10 @@ def make_optimizer(
 def dataloader_keywords(plan: Plan, **yours: Any) -> dict[str, Any]:
     """Return the keywords of torch's DataLoader: the plan's and yours, which win.
 
-    Without an accelerator there is no memory to pin, and pinning is left out.
+    Pass `dataset=` among yours, and `shuffle=True`: a plan that groups rows by length puts its sampler in the place of
+    the latter. Without an accelerator there is no memory to pin, and pinning is left out.
+
+    Raises ValueError when the plan groups rows and has no dataset to group.
     """
     from torch.utils.data import DataLoader
 
@@ -136,7 +140,8 @@ def dataloader_keywords(plan: Plan, **yours: Any) -> dict[str, Any]:
             f"You pass batch_size={yours['batch_size']}, and the accumulation for {effective} samples per update was "
             f"computed for {batch}: write batch_size({yours['batch_size']}, effective={effective}) in the plan instead."
         )
-    return _loader_plan(take_yours(plan, "dataloader", yours))["dataloader"]
+    settled = at_processes(_loader_plan(take_yours(plan, "dataloader", yours)), launched_processes(), "loop")
+    return with_sampler(settled, settled["dataloader"])
 
 
 def clip(plan: Plan, accelerator: Accelerator, model: nn.Module) -> torch.Tensor | None:

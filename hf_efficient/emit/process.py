@@ -37,6 +37,11 @@ def switch_process(plan: Plan) -> None:
     )
 
 
+def before_plans(variable: str) -> str | None:
+    """Return an environment variable as it was before any plan set it: the launcher's word, or yours."""
+    return _VARIABLES[variable] if variable in _VARIABLES else os.environ.get(variable)
+
+
 def _exchange(
     kept: dict[str, Any], wanted: dict[str, Any], get: Callable[[str], Any], put: Callable[[str, Any], None]
 ) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import re
+from typing import Literal
 
 from hf_efficient.emit.accelerator import Call, accelerator_keywords
-from hf_efficient.emit.fields import argument_fields, complete
+from hf_efficient.emit.fields import argument_fields, complete, sft_complete
 from hf_efficient.emit.loader import drop_what_needs_workers
+from hf_efficient.emit.python_parts import (
+    adapter_lines,
+    classes_of_model,
+    data_lines,
+    loader_lines,
+    model_lines,
+    sft_adapter_lines,
+)
 from hf_efficient.plan import Plan
 from hf_efficient.trick import FunctionCall
 
@@ -24,13 +32,22 @@ def python_snippet(plan: Plan, door: Door = "trainer") -> str:
 
 def _arguments(plan: Plan, door: Literal["trainer", "sft"]) -> str:
     package, name = ("trl", "SFTConfig") if door == "sft" else ("transformers", "TrainingArguments")
-    lines = [f"from {package} import {name}", "", f"args = {name}(", '    output_dir="out",']
-    told = complete(plan)
+    model = model_lines(plan) if door == "trainer" else []
+    imports = [line for line in classes_of_model(plan) if door == "trainer" or "peft" in line]
+    lines = [
+        *_variables(plan),
+        *imports,
+        f"from {package} import {name}",
+        "",
+        f"args = {name}(",
+        '    output_dir="out",',
+    ]
+    told = sft_complete(complete(plan)) if door == "sft" else complete(plan)
     for key, value in argument_fields(plan, door).items():
-        author = told.author("trainer", key) or told.author("sft", key) or "nothing in the plan"
-        lines.append(f"    {key}={value!r},  # {author}")
-    lines += [")", *_model(plan), *_adapter(plan), *(_data(plan) if door == "trainer" else [])]
-    return "\n".join([*_variables(plan), *lines]) + "\n"
+        author = told.author("sft", key) if door == "sft" and key in told["sft"] else told.author("trainer", key)
+        lines.append(f"    {key}={value!r},  # {author or 'nothing in the plan'}")
+    parts = [*model, *adapter_lines(plan), *data_lines(plan)] if door == "trainer" else sft_adapter_lines(plan)
+    return _text([*lines, ")", *parts])
 
 
 def _loop(plan: Plan) -> str:
@@ -40,20 +57,28 @@ def _loop(plan: Plan) -> str:
     lines = [
         "from accelerate import Accelerator",
         f"from accelerate.utils import {', '.join(classes)}",
+        *classes_of_model(plan),
         *_switches(plan),
     ]
     lines += ["", "accelerator = Accelerator(", *(f"    {key}={value!r}," for key, value in keywords.items()), ")"]
-    lines += [*_model(plan), *_adapter(plan), *_data(plan)]
-    lines += [f"loader_keywords = {plan['dataloader']!r}  # torch.utils.data.DataLoader(data, **loader_keywords)"]
+    lines += [*model_lines(plan), *adapter_lines(plan), *data_lines(plan), *loader_lines(plan), *_options(plan)]
     lines += ["", "", "def prepare_model(model):  # before accelerator.prepare", *_prepare(plan), "    return model"]
     lines += ["", "", "def make_optimizer(model, lr):", *_optimizer(plan)]
     lines += ["", "", "def clip(model):  # once per update, after the last backward", *_clip(plan)]
-    return "\n".join(lines) + "\n"
+    return _text(lines)
 
 
-def _variables(plan: Plan) -> list[str]:
-    variables = [f"os.environ[{key!r}] = {str(value)!r}" for key, value in plan["env"].items()]
-    return ["import os", "", *variables, ""] if variables else []
+def _text(lines: list[str]) -> str:
+    """Join lines, with two empty ones in a row at most."""
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
+def _options(plan: Plan) -> list[str]:
+    return [
+        f"{setting.key} = {setting.value!r}  # {setting.by}"
+        for setting in plan.settings_of("loop")
+        if setting.key not in ("max_grad_norm", "effective_batch")
+    ]
 
 
 def _switches(plan: Plan) -> list[str]:
@@ -61,58 +86,11 @@ def _switches(plan: Plan) -> list[str]:
     return _variables(plan) + (["import torch", "", *switches] if switches else [])
 
 
-def _model(plan: Plan) -> list[str]:
-    """Write the keywords of from_pretrained; a quantization's configuration is an object."""
-    keywords = plan["model"]
-    lines, quantization = [], keywords.pop("quantization_config", None)
-    if quantization:
-        lines = ["from transformers import BitsAndBytesConfig", ""]
-    shown = [f"{key}={value!r}" for key, value in keywords.items()]
-    shown += [f"quantization_config=BitsAndBytesConfig({_keywords(quantization)})"] if quantization else []
-    return [
-        *lines,
-        f"model_keywords = dict({', '.join(shown)})  # AutoModel....from_pretrained(name, **model_keywords)",
+def _variables(plan: Plan) -> list[str]:
+    variables = [
+        f"os.environ[{setting.key!r}] = {str(setting.value)!r}  # {setting.by}" for setting in plan.settings_of("env")
     ]
-
-
-def _adapter(plan: Plan) -> list[str]:
-    if not plan["peft"]:
-        return []
-    return [
-        "",
-        "from peft import LoraConfig, get_peft_model",
-        "",
-        f"peft_config = LoraConfig({_keywords(plan['peft'])})  # SFTTrainer takes it; otherwise add_adapter(model)",
-        "",
-        "",
-        "def add_adapter(model):  # before Trainer or accelerator.prepare; what is trained is in float32",
-        "    model = get_peft_model(model, peft_config)",
-        "    for parameter in model.parameters():",
-        "        if parameter.requires_grad:",
-        "            parameter.data = parameter.data.float()",
-        "    return model",
-        "",
-    ]
-
-
-def _data(plan: Plan) -> list[str]:
-    if not plan["collator"]:
-        return []
-    spelled = ", ".join(repr(trick.name) for trick in plan.tricks if trick.collator)
-    return [
-        "",
-        "",
-        "def prepare_data(rows, tokenizer, model, max_length):  # rows of input_ids and labels",
-        "    from hf_efficient import make_collator, make_plan, pack",
-        "",
-        f"    plan = make_plan({spelled})",
-        "    return pack(plan, rows, max_length=max_length), make_collator(plan, tokenizer, model)",
-        "",
-    ]
-
-
-def _keywords(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value!r}" for key, value in values.items())
+    return ["import os", "", *variables, ""] if variables else []
 
 
 def _prepare(plan: Plan) -> list[str]:

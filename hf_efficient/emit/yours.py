@@ -28,6 +28,15 @@ def take_yours(plan: Plan, target: Target, yours: Mapping[str, Any]) -> Plan:
 
 
 def _refuse_what_breaks(plan: Plan, target: Target, yours: Mapping[str, Any]) -> None:
+    if (
+        yours.get("mixed_precision") == "fp8"
+        and "ACCELERATE_FP8_BACKEND" not in plan["env"]
+        and "kwargs_handlers" not in yours
+    ):
+        raise Conflict(
+            "You pass mixed_precision='fp8': with accelerate's own defaults the layers in 8 bits would not learn. "
+            "Write fp8 in the plan, or pass its recipe among kwargs_handlers."
+        )
     for trick in plan.tricks if target == "trainer" else ():
         for key, harm in trick.insists.items():
             if key in yours and yours[key] != trick.trainer[key]:
@@ -59,5 +68,6 @@ def needs_of_settings(plan: Plan, target: Target) -> tuple[Trick, ...]:
 
 
 def _is_made_by(settings: Mapping[str, Any], yours: Mapping[str, Any]) -> bool:
-    wanted = _switch(settings) or settings
+    # What is only switched off makes no trick: fp8 keeps bf16 off, and bf16=False alone is not fp8.
+    wanted = _switch(settings) or {key: value for key, value in settings.items() if value is not False}
     return bool(wanted) and all(key in yours and yours[key] == value for key, value in wanted.items())

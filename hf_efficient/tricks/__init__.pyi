@@ -14,12 +14,16 @@ from hf_efficient.tricks.batch_size import batch_size as batch_size
 from hf_efficient.tricks.bf16 import bf16 as bf16
 from hf_efficient.tricks.compile import compile as compile
 from hf_efficient.tricks.data_loading import data_loading as data_loading
+from hf_efficient.tricks.evaluation import evaluation as evaluation
 from hf_efficient.tricks.fp16 import fp16 as fp16
+from hf_efficient.tricks.fp8 import fp8 as fp8
 from hf_efficient.tricks.fused_loss import fused_loss as fused_loss
 from hf_efficient.tricks.gradient_accumulation import gradient_accumulation as gradient_accumulation
 from hf_efficient.tricks.gradient_clipping import gradient_clipping as gradient_clipping
+from hf_efficient.tricks.length_grouping import length_grouping as length_grouping
 from hf_efficient.tricks.lion_8bit import lion_8bit as lion_8bit
 from hf_efficient.tricks.lora import lora as lora
+from hf_efficient.tricks.neftune import neftune as neftune
 from hf_efficient.tricks.packing import packing as packing
 from hf_efficient.tricks.pad_to_multiple import pad_to_multiple as pad_to_multiple
 from hf_efficient.tricks.qlora import qlora as qlora

@@ -95,8 +95,9 @@ def _by_loop(plan: Plan, run: Run, rows: Sequence[Any], updates: int, rate: floa
     accelerator = hf.make_accelerator(plan)
     model = hf.prepare_model(plan, run.model).train()
     optimizer = hf.make_optimizer(plan, model, lr=rate, weight_decay=HYPER["weight_decay"])
-    keywords = {"batch_size": 8} | hf.dataloader_keywords(plan)
-    loader = DataLoader(rows, collate_fn=default_data_collator, **keywords)
+    own = {"dataset": rows, "collate_fn": default_data_collator}
+    keywords = {"batch_size": 8} | hf.dataloader_keywords(plan, **own)
+    loader = DataLoader(**keywords)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     optimizer.train()
     for window in islice(hf.windows(loader, accelerator), updates):

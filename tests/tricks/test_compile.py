@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,24 @@ from typing import Any
 import pytest
 import torch
 from accelerate.utils import DynamoBackend
-from doors import DOORS, load, train
+from doors import DOORS, REFUSE, load, train
 from torch._dynamo import OptimizedModule
 from torch._dynamo.utils import counters
 
 from hf_efficient import Machine, make_accelerator, make_plan, training_arguments
 
-VARIANTS = ["compile('aot_eager')", "compile('aot_eager', 'reduce-overhead')"]
-NOT_FAST = ["compile", "compile('aot_eager')", "compile('aot_eager', 'reduce-overhead')"]
+VARIANTS = [
+    "compile('aot_eager')",
+    "compile('aot_eager', 'reduce-overhead')",
+    "compile('aot_eager', regional=True)",
+]
+NOT_FAST = [
+    "compile",
+    "compile('aot_eager')",
+    "compile('aot_eager', 'reduce-overhead')",
+    "compile('aot_eager', regional=True)",
+]
+REGIONAL = "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +50,34 @@ def test_compiled_graph_runs(door: str, tiny: Path, rows: list[Any]) -> None:
     eager = train(door, make_plan(), load(tiny), rows).gradients
     for one, other in zip(eager, run.gradients, strict=True):
         assert (one - other).norm() < 1e-5 * one.norm()
+
+
+@pytest.mark.launch
+@DOORS
+def test_repeated_layers_are_compiled(door: str, tiny: Path, rows: list[Any]) -> None:
+    """Regional compilation leaves the model as it is and compiles each of its layers, for the same gradients."""
+    run = train(door, make_plan("compile(backend='aot_eager', regional=True)"), load(tiny), rows)
+    assert not isinstance(run.trained, OptimizedModule)
+    assert {type(layer) for layer in run.trained.model.layers} == {OptimizedModule}
+    assert counters["aot_autograd"]["ok"] >= 1
+    eager = train(door, make_plan(), load(tiny), rows).gradients
+    for one, other in zip(eager, run.gradients, strict=True):
+        assert (one - other).norm() < 1e-5 * one.norm()
+
+
+@DOORS
+def test_regions_end_with_their_plan(door: str) -> None:
+    """The variable that asks for regions is there for one plan only, and the next compiles the whole model."""
+    for name, there in {"compile('eager', regional=True)": "true", "compile('eager')": None}.items():
+        REFUSE[door](make_plan(name))
+        assert os.environ.get(REGIONAL) == there
+
+
+def test_regions_reach_the_launch_file() -> None:
+    """The launch YAML asks for regions as accelerate's own does."""
+    config = make_plan("compile('aot_eager', regional=True)")["launch"]["dynamo_config"]
+    assert config == {"dynamo_backend": "aot_eager", "dynamo_use_regional_compilation": True}
+    assert "dynamo_use_regional_compilation" not in make_plan("compile")["launch"]["dynamo_config"]
 
 
 @DOORS
