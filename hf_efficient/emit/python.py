@@ -6,6 +6,7 @@ from typing import Literal
 
 from hf_efficient.emit.accelerator import Call, accelerator_keywords
 from hf_efficient.emit.fields import argument_fields, complete
+from hf_efficient.emit.fsdp import preparations
 from hf_efficient.emit.loader import drop_what_needs_workers
 from hf_efficient.plan import Plan
 from hf_efficient.trick import FunctionCall
@@ -60,11 +61,10 @@ def _switches(plan: Plan) -> list[str]:
 
 def _prepare(plan: Plan) -> list[str]:
     lines = []
-    for trick in plan.tricks:
-        if isinstance(trick.prepare, FunctionCall):
-            lines += [f"    {trick.prepare.imported}", ""]
-        if trick.prepare is not None:
-            lines.append(f"    {trick.prepare.source('model')}  # {trick.name}")
+    for name, call in preparations(plan).items():
+        if isinstance(call, FunctionCall):
+            lines += [f"    {call.imported}", ""]
+        lines.append(f"    {call.source('model')}  # {name}")
     return lines
 
 

@@ -11,6 +11,7 @@ from hf_efficient.tricks.bf16 import bf16 as bf16
 from hf_efficient.tricks.compile import compile as compile
 from hf_efficient.tricks.data_loading import data_loading as data_loading
 from hf_efficient.tricks.fp16 import fp16 as fp16
+from hf_efficient.tricks.fsdp import fsdp as fsdp
 from hf_efficient.tricks.gradient_accumulation import gradient_accumulation as gradient_accumulation
 from hf_efficient.tricks.gradient_clipping import gradient_clipping as gradient_clipping
 from hf_efficient.tricks.tf32 import tf32 as tf32
