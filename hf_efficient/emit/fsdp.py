@@ -38,7 +38,8 @@ def own_checkpointing(plan: Plan, target: Target) -> Plan:
     if target == "trainer":
         plan = _unfold(plan.drop("trainer", [SWITCH, CHOICE]))
         # TrainingArguments hands offload on to nobody; the plugin asks the environment then.
-        plan = plan.assume("env", {"FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": own.pop(f"{SWITCH}_offload")}, by=by)
+        variable = {"FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": own.pop(f"{SWITCH}_offload")}
+        plan = plan.assume("env", variable if asked else {}, by=by)
     return plan.assume(target, {PLACE[target] + key: value for key, value in own.items()}, by=by)
 
 

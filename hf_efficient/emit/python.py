@@ -24,8 +24,8 @@ def python_snippet(plan: Plan, door: Door = "trainer") -> str:
 
 def _arguments(plan: Plan, door: Literal["trainer", "sft"]) -> str:
     package, name = ("trl", "SFTConfig") if door == "sft" else ("transformers", "TrainingArguments")
-    lines = [f"from {package} import {name}", "", f"args = {name}(", '    output_dir="out",']
     told = complete(plan)
+    lines = [f"from {package} import {name}", *_variables(told), "", f"args = {name}(", '    output_dir="out",']
     for key, value in argument_fields(plan, door).items():
         author = told.author("trainer", key) or told.author("sft", key) or "nothing in the plan"
         lines.append(f"    {key}={value!r},  # {author}")
@@ -55,8 +55,12 @@ def _loop(plan: Plan) -> str:
 
 def _switches(plan: Plan) -> list[str]:
     switches = [f"torch.{s.key} = {s.value!r}  # {s.by}" for s in plan.settings if s.target == "torch"]
+    return _variables(plan) + (["import torch", "", *switches] if switches else [])
+
+
+def _variables(plan: Plan) -> list[str]:
     variables = [f"os.environ[{key!r}] = {str(value)!r}" for key, value in plan["env"].items()]
-    return (["import os", "", *variables] if variables else []) + (["import torch", "", *switches] if switches else [])
+    return ["import os", "", *variables] if variables else []
 
 
 def _prepare(plan: Plan) -> list[str]:
