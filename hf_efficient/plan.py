@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def engine(self) -> str:
-        """Return accelerate's distributed type that the plan asks for: `NO`, `DEEPSPEED`."""
+        """Return accelerate's distributed type that the plan asks for: `NO`, `DEEPSPEED`, `FSDP`."""
         return str(self["launch"].get("distributed_type", "NO"))
 
     def author(self, target: str, key: str) -> str:

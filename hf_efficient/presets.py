@@ -116,6 +116,11 @@ _ALL = (
         doc="As zero3, with the optimizer state and its update in host memory, where the GPUs' is too little.",
         tricks=(*SHARDED, _make["zero"](3, offload="optimizer")),
     ),
+    Preset(
+        name="fsdp2",
+        doc="As zero3, with PyTorch alone: weights, gradients and optimizer state sharded by FSDP2.",
+        tricks=(*SHARDED, _make["fsdp"]()),
+    ),
 )
 
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in _ALL}

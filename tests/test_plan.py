@@ -123,6 +123,7 @@ def test_presets_are_as_documented() -> None:
         "turing": lean | {"fp16"}, "cpu": safe, "zero2": sharded | {"zero"}, "zero3": sharded | {"zero(3)"},
         "zero3_offload": sharded | {"zero(3, 'optimizer')"}, "lora_finetune": sharded | {"lora"},
         "qlora_finetune": sharded - {"adamw_fused"} | {"qlora", "adamw_8bit(paged=True)"}, "sft": sharded | {"packing"},
+        "fsdp2": sharded | {"fsdp"},
     }  # fmt: skip
     assert {name: {trick.name for trick in p.tricks} for name, p in PRESETS.items()} == expected
     assert all(preset(name)["loop"]["max_grad_norm"] == 1.0 for name in PRESETS)

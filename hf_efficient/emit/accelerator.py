@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_efficient.emit.deepspeed import ADAMW, loop_config, loop_settings, refuse_replaced_optimizer
+from hf_efficient.emit.fsdp import own_checkpointing, refuse_unsharded_optimizer
 from hf_efficient.plan import Plan
 
 CLASSES = {
     "dataloader_config": "DataLoaderConfiguration",
     "deepspeed_plugin": "DeepSpeedPlugin",
     "dynamo_plugin": "TorchDynamoPlugin",
+    "fsdp_plugin": "FullyShardedDataParallelPlugin",
 }
 """Keyword of Accelerator -> the class in accelerate.utils that its mapping becomes."""
 
@@ -43,9 +45,11 @@ def accelerator_keywords(plan: Plan, launchers_engine: str = "NO") -> dict[str, 
 
     Where the launcher chose DeepSpeed and the plan is silent, its engine is told the plan's clipping and accumulation.
     """
-    keywords: dict[str, Any] = {"dataloader_config": SAME_ORDER} | plan["accelerator"]
+    optimizer = str(plan["optimizer"].get("name", ADAMW[-1]))
+    refuse_unsharded_optimizer(plan, optimizer)
+    keywords: dict[str, Any] = {"dataloader_config": SAME_ORDER} | own_checkpointing(plan, "accelerator")["accelerator"]
     if plan.engine == "DEEPSPEED":
-        refuse_replaced_optimizer(plan, str(plan["optimizer"].get("name", ADAMW[-1])))
+        refuse_replaced_optimizer(plan, optimizer)
         keywords.setdefault("deepspeed_plugin", {"hf_ds_config": loop_config(plan)})
     elif launchers_engine == "DEEPSPEED":
         keywords.setdefault("deepspeed_plugin", loop_settings(plan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hf_efficient.emit.fsdp import own_checkpointing
 from hf_efficient.plan import Plan
 
 HEADER = """\
@@ -25,7 +26,7 @@ def launch_config(plan: Plan, processes: int = 1) -> dict[str, Any]:
         "machine_rank": 0,
         "num_processes": processes,
         "use_cpu": False,
-        **plan["launch"],
+        **own_checkpointing(plan, "launch")["launch"],
         "distributed_type": engine,
     }
 

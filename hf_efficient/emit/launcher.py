@@ -9,6 +9,21 @@ from hf_efficient.emit.process import before_plans
 from hf_efficient.plan import Conflict, Plan
 
 PRECISION = "ACCELERATE_MIXED_PRECISION"
+LAUNCH = {"DEEPSPEED": ("DeepSpeed", "--use_deepspeed"), "FSDP": ("FSDP", "--use_fsdp --fsdp_version 2")}
+"""Engine -> its name and the flags of `accelerate launch` that choose it."""
+SHARDING = {
+    "DEEPSPEED": {
+        "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
+        "offload_optimizer_device": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
+        "offload_param_device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
+    },
+    "FSDP": {
+        "fsdp_version": "FSDP_VERSION",
+        "fsdp_reshard_after_forward": "FSDP_RESHARD_AFTER_FORWARD",
+        "fsdp_offload_params": "FSDP_OFFLOAD_PARAMS",
+    },
+}
+"""Engine -> keys of the launch YAML about what is sharded, and the variables in which the launcher hands them on."""
 
 
 def launched_processes() -> int:
@@ -67,13 +82,12 @@ def agree_with_launcher(plan: Plan, target: Literal["trainer", "accelerator"]) -
     launch YAML even where both say the same. Raises Conflict where launcher and plan differ, and ValueError for a plan
     that needs a launcher and has none.
     """
-    if plan.engine == "DEEPSPEED" and not launched():
-        raise ValueError(
-            "DeepSpeed needs a launcher, and this process has none: start it with `accelerate launch --use_deepspeed`."
-        )
+    _require_the_plans_engine(plan)
     steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "")
     if steps.isdigit():
         plan = _take_launchers_steps(plan, target, int(steps))
+    if plan.engine == launchers_engine() == "FSDP":
+        _require_the_same_sharding(plan)
     if plan.engine == "DEEPSPEED" and os.environ.get("ACCELERATE_CONFIG_DS_FIELDS"):
         _require_the_same_sharding(plan)
         os.environ["ACCELERATE_CONFIG_DS_FIELDS"] = ""
@@ -86,8 +100,22 @@ def launched() -> bool:
 
 
 def launchers_engine() -> str:
-    """Return the engine that `accelerate launch` chose for this process: `DEEPSPEED` or `NO`."""
-    return "DEEPSPEED" if os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true" else "NO"
+    """Return the engine that `accelerate launch` chose for this process: `DEEPSPEED`, `FSDP` or `NO`."""
+    chosen = (e for e in ("DEEPSPEED", "FSDP") if os.environ.get(f"ACCELERATE_USE_{e}", "").lower() == "true")
+    return next(chosen, "NO")
+
+
+def _require_the_plans_engine(plan: Plan) -> None:
+    if plan.engine == "NO":
+        return
+    if not launched():
+        name, start = LAUNCH[plan.engine]
+        raise ValueError(
+            f"{name} needs a launcher, and this process has none: start it with `accelerate launch {start}`."
+        )
+    if launchers_engine() not in ("NO", plan.engine):
+        author = plan.author("launch", "distributed_type")
+        raise Conflict(f"The launcher chose {launchers_engine()}, {author} takes {plan.engine}: keep one of the two.")
 
 
 def _take_launchers_steps(plan: Plan, target: Literal["trainer", "accelerator"], steps: int) -> Plan:
@@ -99,14 +127,11 @@ def _take_launchers_steps(plan: Plan, target: Literal["trainer", "accelerator"],
 
 
 def _require_the_same_sharding(plan: Plan) -> None:
-    keys = {
-        "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
-        "offload_optimizer_device": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
-        "offload_param_device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
-    }
-    ours = {"offload_optimizer_device": "none", "offload_param_device": "none"} | plan["launch"]["deepspeed_config"]
-    for key, variable in keys.items():
-        theirs = os.environ.get(variable, str(ours[key]))
-        if theirs != str(ours[key]):
+    ours = {"offload_optimizer_device": "none", "offload_param_device": "none"}
+    ours |= plan["launch"].get("deepspeed_config", {}) | plan["launch"].get("fsdp_config", {})
+    for key, variable in SHARDING[plan.engine].items():
+        mine = str(ours[key]).lower()
+        theirs = os.environ.get(variable, mine).lower()
+        if theirs != mine:
             author = plan.author("launch", "distributed_type")
-            raise Conflict(f"The launch YAML says {key}: {theirs}, {author} says {ours[key]}: keep one of the two.")
+            raise Conflict(f"The launch YAML says {key}: {theirs}, {author} says {mine}: keep one of the two.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.accelerator import Call, accelerator_keywords
+from hf_efficient.emit.fsdp import own_checkpointing, preparations, refuse_second_plugin
 from hf_efficient.emit.here import require, training_machine
 from hf_efficient.emit.launcher import (
     agree_with_launcher,
@@ -36,7 +37,7 @@ def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
     """Build the Accelerator of `plan` and your keywords, which win, and set the plan's process switches.
 
     Build it before the model: under ZeRO-3 weights are sharded while they load. It never passes `cpu=True`, which
-    drops DeepSpeed in silence; without an accelerator torch finds none and the CPU is used.
+    drops DeepSpeed and FSDP in silence; without an accelerator torch finds none and the CPU is used.
 
     Raises ValueError for needs of the plan that this machine does not meet and for an effective batch that cannot be
     exact.
@@ -45,8 +46,10 @@ def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
 
     settled = settle_loop(plan, yours)
     require(settled, training_machine(), besides=needs_of_settings(settled, "accelerator"))
-    if yours.get("cpu") and "DEEPSPEED" in (settled.engine, launchers_engine()):
-        raise ValueError("Accelerator(cpu=True) drops DeepSpeed without a word: leave cpu out, or zero.")
+    if yours.get("cpu") and {"DEEPSPEED", "FSDP"} & {settled.engine, launchers_engine()}:
+        raise ValueError(
+            "Accelerator(cpu=True) drops DeepSpeed and FSDP without a word: leave cpu out, or zero or fsdp."
+        )
     switch_process(settled)
     keywords = accelerator_keywords(settled, launchers_engine())
     accelerator = Accelerator(
@@ -57,6 +60,11 @@ def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
             f"The launcher started {launched_processes()} processes and Accelerate found {accelerator.num_processes}: "
             "each would train alone. Without GPUs set ACCELERATE_USE_CPU=true for the launcher."
         )
+    if settled.engine == "FSDP" and accelerator.distributed_type != "FSDP":
+        raise ValueError(
+            f"This plan trains with FSDP, and Accelerate took {accelerator.distributed_type.value} without a word: "
+            "start one process per GPU with `accelerate launch`, or leave fsdp out."
+        )
     return accelerator
 
 
@@ -65,8 +73,9 @@ def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
     from accelerate import Accelerator
 
     _check_keywords(Accelerator, yours or {})
+    refuse_second_plugin(plan, yours or {})
     plan = agree_with_launcher(take_yours(plan, "accelerator", yours or {}), "accelerator")
-    plan = take_launchers_precision(plan, "accelerator")
+    plan = own_checkpointing(take_launchers_precision(plan, "accelerator"), "accelerator")
     return at_processes(_loader_plan(plan), launched_processes(), "loop")
 
 
@@ -77,9 +86,8 @@ def prepare_model(plan: Plan, model: nn.Module) -> nn.Module:
     """
     require(plan, training_machine())
     model = add_adapter(plan, model)
-    for trick in plan.tricks:
-        if trick.prepare is not None:
-            trick.prepare(model)
+    for call in preparations(plan).values():
+        call(model)
     return model
 
 
@@ -153,8 +161,9 @@ def clip(plan: Plan, accelerator: Accelerator, model: nn.Module) -> torch.Tensor
     limit = plan["loop"].get("max_grad_norm")
     if not limit or limit < 0:  # as Trainer has it
         return None
-    norm: torch.Tensor | None = accelerator.clip_grad_norm_(model.parameters(), limit)
-    return norm
+    norm = accelerator.clip_grad_norm_(model.parameters(), limit)
+    whole: torch.Tensor | None = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # FSDP's is a DTensor
+    return whole
 
 
 def _check_keywords(made: Callable[..., Any], yours: Mapping[str, Any]) -> None:

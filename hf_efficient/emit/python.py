@@ -7,6 +7,7 @@ from typing import Literal
 
 from hf_efficient.emit.accelerator import Call, accelerator_keywords
 from hf_efficient.emit.fields import argument_fields, complete, sft_complete
+from hf_efficient.emit.fsdp import preparations
 from hf_efficient.emit.loader import drop_what_needs_workers
 from hf_efficient.emit.python_parts import (
     adapter_lines,
@@ -32,17 +33,17 @@ def python_snippet(plan: Plan, door: Door = "trainer") -> str:
 
 def _arguments(plan: Plan, door: Literal["trainer", "sft"]) -> str:
     package, name = ("trl", "SFTConfig") if door == "sft" else ("transformers", "TrainingArguments")
+    told = sft_complete(complete(plan)) if door == "sft" else complete(plan)
     model = model_lines(plan) if door == "trainer" else []
     imports = [line for line in classes_of_model(plan) if door == "trainer" or "peft" in line]
     lines = [
-        *_variables(plan),
+        *_variables(told),
         *imports,
         f"from {package} import {name}",
         "",
         f"args = {name}(",
         '    output_dir="out",',
     ]
-    told = sft_complete(complete(plan)) if door == "sft" else complete(plan)
     for key, value in argument_fields(plan, door).items():
         author = told.author("sft", key) if door == "sft" and key in told["sft"] else told.author("trainer", key)
         lines.append(f"    {key}={value!r},  # {author or 'nothing in the plan'}")
@@ -95,11 +96,10 @@ def _variables(plan: Plan) -> list[str]:
 
 def _prepare(plan: Plan) -> list[str]:
     lines = []
-    for trick in plan.tricks:
-        if isinstance(trick.prepare, FunctionCall):
-            lines += [f"    {trick.prepare.imported}", ""]
-        if trick.prepare is not None:
-            lines.append(f"    {trick.prepare.source('model')}  # {trick.name}")
+    for name, call in preparations(plan).items():
+        if isinstance(call, FunctionCall):
+            lines += [f"    {call.imported}", ""]
+        lines.append(f"    {call.source('model')}  # {name}")
     return lines
 
 

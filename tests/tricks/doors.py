@@ -35,6 +35,7 @@ class Run:
     optimizer: Optimizer | None = None
     loader: DataLoader[Any] | None = None
     trained: Any = None
+    accelerator: Any = None
 
     @property
     def norms(self) -> list[float]:
@@ -89,6 +90,7 @@ def _by_trainer(plan: Plan, run: Run, rows: Sequence[Any], updates: int, rate: f
         trainer = Trainer(hf.add_adapter(plan, run.model), args, train_dataset=rows)
         trainer.train()
     run.loader, run.trained = trainer.callback_handler.train_dataloader, trainer.model_wrapped
+    run.accelerator = trainer.accelerator
 
 
 def _by_loop(plan: Plan, run: Run, rows: Sequence[Any], updates: int, rate: float) -> None:
@@ -106,7 +108,7 @@ def _by_loop(plan: Plan, run: Run, rows: Sequence[Any], updates: int, rate: floa
         hf.clip(plan, accelerator, model)
         optimizer.step()
         optimizer.zero_grad()
-    run.loader, run.trained = loader, model
+    run.loader, run.trained, run.accelerator = loader, model, accelerator
 
 
 def groups(run: Run) -> tuple[Any, ...]:
