@@ -6,10 +6,11 @@ import ctypes
 import os
 import platform
 import re
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import TypeVar
@@ -148,13 +149,26 @@ def _or(read: Callable[[], T], otherwise: T) -> T:
 
 
 def installed_packages() -> dict[str, str]:
-    """Return the installed distributions, normalized name (PEP 503) to version; the first on sys.path wins."""
+    """Return the installed distributions, normalized name (PEP 503) to version; the first on sys.path wins.
+
+    They are read again when a folder of sys.path has changed, as an installation does.
+    """
+    return dict(_packages_in(tuple((folder, _changed(folder)) for folder in sys.path)))
+
+
+@lru_cache(maxsize=1)
+def _packages_in(folders: tuple[tuple[str, int], ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for distribution in distributions():
         name, version = _or(partial(_name_and_version, distribution), ("", ""))
         if name:
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)
     return found
+
+
+def _changed(folder: str) -> int:
+    """Return when a folder last changed, in nanoseconds; 0 for what is no folder."""
+    return _or(lambda: os.stat(folder or ".").st_mtime_ns, 0)
 
 
 def _name_and_version(distribution: Distribution) -> tuple[str, str]:

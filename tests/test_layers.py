@@ -88,6 +88,7 @@ def test_a_recipe_is_read_in_two_minutes(path: Path) -> None:
     assert "accelerate launch recipes/" in (ast.get_docstring(ast.parse(text)) or "")
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("command", [["list"], ["explain", "zero"], ["plan", "fast"], ["emit", "training-args", "lean"],
                                      ["emit", "deepspeed", "zero3"], ["machine"], ["config", "list"]])  # fmt: skip
 def test_the_command_line_imports_no_torch(command: list[str]) -> None:

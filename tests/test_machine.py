@@ -34,6 +34,11 @@ AMBIGUOUS = {"A100": "A100-40GB or A100-80GB", "NVIDIA H100": "H100-80GB", "RTX"
 NEAREST = {"L40": "L4", "A10G": "A10", "RTX 3090 Ti": "RTX 3090", "H800": "H200", "Radeon": "", "-": ""}
 
 
+@pytest.fixture(autouse=True)
+def _packages_are_read_anew() -> None:
+    machine._packages_in.cache_clear()
+
+
 def test_table_holds_ten_cards_smallest_memory_first() -> None:
     """`cards()` gives exactly ten cards, their memory does not fall, and each cites NVIDIA with an address."""
     assert [card.gpu for card in cards()] == TEN
@@ -232,6 +237,7 @@ READINGS: dict[str, tuple[str, str, dict[str, Any]]] = {  # cards, codes and mas
 TELL = "import dataclasses as d, json, hf_efficient.machine as m; print(json.dumps(d.asdict(m.this_machine())))"
 
 
+@pytest.mark.launch
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("gcc"), reason="needs gcc to compile a fake driver")
 @pytest.mark.parametrize(("installed", "setting", "expected"), READINGS.values(), ids=READINGS)
 def test_driver_is_read(tmp_path: Path, installed: str, setting: str, expected: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,10 +15,11 @@ from unittest import mock
 import pytest
 import torch
 import variants
+from copies import copy_of
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainerCallback
+from transformers import AutoTokenizer, Trainer, TrainerCallback
 
 import hf_efficient as hf
 from hf_efficient.emit.here import training_machine
@@ -33,7 +35,7 @@ EXACT = 1e-5
 def cases() -> Iterator[Any]:
     """Yield every trick with its defaults, and the variants that their tests name, through both doors."""
     for spelling in [*catalogue(), *variants.VARIANTS]:
-        marks = [pytest.mark.launch] if spelling in variants.NOT_FAST else []
+        marks = [pytest.mark.launch] if spelling in (*variants.NOT_FAST, *variants.VARIANTS) else []
         if spelling in BY_HAND:
             yield pytest.param(spelling, BY_HAND[spelling], marks=marks, id=spelling)
             continue
@@ -78,9 +80,12 @@ def learned(tiny: Path, tmp_path_factory: pytest.TempPathFactory, samples: Rows)
 
 def load(folder: Path, plan: Plan | None = None) -> Any:
     """Return the model in `folder`, loaded as `plan` says, with the tokenizer that pads for it."""
-    model = AutoModelForCausalLM.from_pretrained(folder, **hf.model_keywords(plan or Plan()))
-    model.tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = copy_of(folder, **hf.model_keywords(plan or Plan()))
+    model.tokenizer = tokenizer(folder)
     return model
+
+
+tokenizer = cache(AutoTokenizer.from_pretrained)
 
 
 def padded(model: Any, samples: Rows) -> Any:
@@ -191,32 +196,46 @@ def loop_optimizer(plan: Plan, model: nn.Module) -> torch.optim.Optimizer:
 
 
 OPTIMIZERS = {trainer_gradient: trainer_optimizer, loop_gradient: loop_optimizer}
-# Without the trick: torch's AdamW, a loop over the tensors. The stack's own default would be the fused one.
-ADAMW = Plan().override("trainer", {"optim": "adamw_torch"}, by="you")
+
+
+@pytest.fixture(scope="module")
+def plain(learned: Path, samples: Rows) -> Vector:
+    """The gradient of the samples without any trick."""
+    return plain_gradient(load(learned), samples)
+
+
+@pytest.fixture(scope="module")
+def adamw(learned: Path, samples: Rows) -> list[Vector]:
+    """The gradients of three thirds of the samples, and what torch's AdamW, a loop over the tensors, makes of them."""
+    thirds = [plain_gradient(load(learned), samples[third::3]) for third in range(3)]
+    model = load(learned)
+    decayed = Trainer.get_decay_parameter_names(None, model)
+    groups = [
+        {"params": [weight for name, weight in model.named_parameters() if (name in decayed) == decay],
+         "weight_decay": RATES["weight_decay"] * decay}
+        for decay in (True, False)
+    ]  # fmt: skip
+    optimizer = torch.optim.AdamW(groups, lr=RATES["learning_rate"], foreach=False)
+    return [*thirds, moved(optimizer, model, thirds)]
 
 
 @pytest.mark.parametrize(("spelling", "door"), list(cases()))
-def test_promise(spelling: str, door: Any, learned: Path, tmp_path: Path, samples: Rows) -> None:
+def test_promise(
+    spelling: str, door: Any, learned: Path, tmp_path: Path, samples: Rows, plain: Vector, adamw: list[Vector]
+) -> None:
     """Gradients (an optimizer's updates) are as near to those without the trick as its `numerics` promises."""
     plan = hf.make_plan(spelling)
     (trick,) = plan.tricks
     if door not in BY_HAND.values():
         skip_what_cannot_run(plan)
 
-    def loaded(asked: Plan | None = None) -> Any:
-        model = load(learned, asked)
-        model.config.name_or_path = str(tmp_path)
-        return model
-
+    model = load(learned, plan)
+    model.config.name_or_path = str(tmp_path)
     if trick.family == "optimizer":
-        thirds = [plain_gradient(loaded(), samples[third::3]) for third in range(3)]
-        optimizer = OPTIMIZERS[door]
-        model, other = loaded(plan), loaded()
-        ours = moved(optimizer(plan, model), model, thirds)
-        theirs = moved(trainer_optimizer(ADAMW, other), other, thirds)
+        *thirds, theirs = adamw
+        ours = moved(OPTIMIZERS[door](plan, model), model, thirds)
     else:
-        ours = door(one_update(plan, len(samples)), loaded(plan), samples)
-        theirs = plain_gradient(loaded(), samples)
+        ours, theirs = door(one_update(plan, len(samples)), model, samples), plain
     judge(trick, relative(ours, theirs))
 
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from copies import copy_of
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import LlamaForCausalLM, Trainer, TrainerCallback, default_data_collator, set_seed
+from transformers import Trainer, TrainerCallback, default_data_collator, set_seed
 
 import hf_efficient as hf
 from hf_efficient.plan import Plan
@@ -85,7 +86,7 @@ def load(tiny: Path, tmp_path: Path) -> Callable[..., Any]:
     """Load a new copy of the tiny model, with keywords of from_pretrained; it writes to a folder of its own."""
 
     def load(**keywords: Any) -> Any:
-        model = LlamaForCausalLM.from_pretrained(tiny, **keywords)
+        model = copy_of(tiny, **keywords)
         model.config.name_or_path = str(tmp_path)
         return model
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from copies import copy_of
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, Trainer, default_data_collator
+from transformers import Trainer, default_data_collator
 
 import hf_efficient as hf
 from hf_efficient.plan import Plan
@@ -45,7 +46,7 @@ class Run:
 
 def load(tiny: Path, plan: Plan | None = None) -> nn.Module:
     """Return the tiny model, loaded as `plan` says."""
-    model: nn.Module = AutoModelForCausalLM.from_pretrained(tiny, **hf.model_keywords(plan or Plan()))
+    model: nn.Module = copy_of(tiny, **hf.model_keywords(plan or Plan()))
     return model
 
 

@@ -33,6 +33,7 @@ def loss(model: Any, rows: list[dict[str, Any]]) -> float:
         return float(model.eval()(input_ids=tokens, labels=tokens).loss)
 
 
+@pytest.mark.launch
 @DOORS
 def test_it_learns(door: str, tiny: Path, task: list[Any]) -> None:
     """In twenty updates the loss on a fixed task falls from that of guessing by more than half a nat."""
