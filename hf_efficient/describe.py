@@ -15,7 +15,7 @@ from hf_efficient.presets import PRESETS, Preset
 from hf_efficient.shipped import shipped
 from hf_efficient.spelling import read
 from hf_efficient.trick import Trick
-from hf_efficient.tricks import catalogue
+from hf_efficient.tricks import catalogue, defaults
 from hf_efficient.wording import unknown
 
 Row = dict[str, Any]
@@ -30,7 +30,7 @@ def lists(kind: str | None = None) -> dict[str, list[Row]]:
 
 def unmet_tricks(machine: Machine) -> list[str]:
     """Return a sentence for each trick, in its defaults, that `machine` does not have what it takes for."""
-    return Plan(tricks=tuple(make() for make in catalogue().values())).unmet(machine)
+    return Plan(tricks=defaults()).unmet(machine)
 
 
 def page(name: str, machine: Machine) -> Row:
@@ -100,8 +100,9 @@ def _arguments(make: Callable[..., Trick]) -> str:
 
 
 def _tricks() -> list[Row]:
-    made = [make() for make in catalogue().values()]
-    return [{key: getattr(trick, key) for key in ("name", "family", "saves", "costs", "numerics")} for trick in made]
+    return [
+        {key: getattr(trick, key) for key in ("name", "family", "saves", "costs", "numerics")} for trick in defaults()
+    ]
 
 
 def _presets() -> list[Row]:

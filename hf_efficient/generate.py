@@ -42,6 +42,7 @@ def _stub() -> str:
             "from hf_efficient.trick import Trick\n",
             *(f"from hf_efficient.tricks.{name} import {name} as {name}\n" for name in names),
             "\ndef catalogue() -> dict[str, Callable[..., Trick]]: ...\n",
+            "def defaults() -> tuple[Trick, ...]: ...\n",
         ]
     )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
-from inspect import BoundArguments, Parameter, signature
+from inspect import BoundArguments, Parameter, Signature, signature
 from types import UnionType
 from typing import Annotated, Any, Literal, ParamSpec, Union, get_args, get_origin, get_type_hints
 
@@ -28,14 +28,14 @@ def spelled(make: Callable[P, Trick]) -> Callable[P, Trick]:
 
     Raises ValueError with one sentence for an argument that is missing, unknown or of a value that the hint excludes.
     """
-    hints = get_type_hints(make, include_extras=True)
+    hints, written = get_type_hints(make, include_extras=True), signature(make)
 
     @wraps(make)
     def call(*args: P.args, **kwargs: P.kwargs) -> Trick:
-        bound = _bind(make, *args, **kwargs)
+        bound = _bind(make.__name__, written, args, kwargs)
         for name, value in bound.arguments.items():
             _check(f"{make.__name__}: {name}", hints[name], value)
-        return replace(make(*args, **kwargs), name=_write(make, bound))
+        return replace(make(*args, **kwargs), name=_write(make.__name__, written, bound))
 
     return call
 
@@ -60,24 +60,24 @@ def read(text: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         raise wrong from None
 
 
-def _bind(make: Callable[..., Trick], *args: Any, **kwargs: Any) -> BoundArguments:
-    parameters = signature(make).parameters
+def _bind(trick: str, written: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundArguments:
+    parameters = written.parameters
     for name in kwargs.keys() - parameters.keys():
         close = nearest(name, parameters)
         offer = f"did you mean {close}?" if close else f"it takes {listed(parameters) or 'none'}."
-        raise ValueError(f"{make.__name__} has no argument {name!r}: {offer}")
+        raise ValueError(f"{trick} has no argument {name!r}: {offer}")
     try:
-        bound = signature(make).bind(*args, **kwargs)
+        bound = written.bind(*args, **kwargs)
     except TypeError as error:
-        raise ValueError(f"{make.__name__}: {error}; it takes {listed(parameters) or 'no arguments'}.") from None
+        raise ValueError(f"{trick}: {error}; it takes {listed(parameters) or 'no arguments'}.") from None
     bound.apply_defaults()
     return bound
 
 
-def _write(make: Callable[..., Trick], bound: BoundArguments) -> str:
+def _write(trick: str, signature: Signature, bound: BoundArguments) -> str:
     """Write the call with what differs from the defaults, by position as long as nothing is left out."""
     written, by_position = [], True
-    for name, parameter in signature(make).parameters.items():
+    for name, parameter in signature.parameters.items():
         value = bound.arguments[name]
         if parameter.default is not Parameter.empty and value == parameter.default:
             by_position = False
@@ -85,7 +85,7 @@ def _write(make: Callable[..., Trick], bound: BoundArguments) -> str:
             written.append(repr(value))
         else:
             written.append(f"{name}={value!r}")
-    return f"{make.__name__}({', '.join(written)})" if written else make.__name__
+    return f"{trick}({', '.join(written)})" if written else trick
 
 
 def _check(what: str, hint: Any, value: Any) -> None:

@@ -44,11 +44,12 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def _leave_no_trace() -> Iterator[None]:
+def _leave_no_trace(request: pytest.FixtureRequest) -> Iterator[None]:
     """Take back the variables by which TrainingArguments tells accelerate to compile, and what was compiled."""
     with mock.patch.dict(os.environ):
         yield
-    torch._dynamo.reset()
+    if "compile" in request.node.name or "torchao" in request.node.name:
+        torch._dynamo.reset()
 
 
 @pytest.fixture(scope="module")

@@ -237,6 +237,7 @@ def test_the_default_plan_is_the_machines(capsys: pytest.CaptureFixture[str]) ->
         assert recipe_plan(flags).notes[-1].startswith("Preset cpu: there is no accelerator here.")
 
 
+@pytest.mark.launch
 def test_a_resumed_run_goes_on_where_it_was(
     tiny: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,6 +163,7 @@ def test_the_embedded_corpus_is_split_by_file() -> None:
     assert not set(train["text"]) & set(evaluation["text"])
 
 
+@pytest.mark.launch
 def test_the_embedded_tokenizer_reads_back_what_it_reads() -> None:
     """Byte-level BPE: any text survives, and there are 4,096 tokens."""
     tokenizer = embedded.tokenizer()

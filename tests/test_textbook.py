@@ -225,6 +225,7 @@ def loop_loader(plan: Plan, model: nn.Module, rows: WhoRead) -> Any:
     return hf.make_accelerator(plan).prepare(loader)
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(
     ("loader_of", "persistent"),
     [(trainer_loader, True), (trainer_loader, False), (loop_loader, True), (loop_loader, False)],

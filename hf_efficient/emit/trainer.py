@@ -17,7 +17,7 @@ from hf_efficient.emit.warmup import refuse_a_share
 from hf_efficient.emit.yours import needs_of_settings, take_yours
 from hf_efficient.plan import Plan
 from hf_efficient.renames import OPTIMIZERS, explain, modern
-from hf_efficient.tricks import catalogue
+from hf_efficient.tricks import defaults
 from hf_efficient.wording import unknown
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def arguments_plan(
 
 def _silence(args_class: type[TrainingArguments]) -> dict[str, Any]:
     """Return the stock value of every field that a trick can set and that `args_class` gives another default."""
-    knobs = {key for make in catalogue().values() for key in make().trainer}
+    knobs = {key for trick in defaults() for key in trick.trainer}
     stock = {field.name: field.default for field in fields(_stock())}
     # SFTConfig turns checkpointing on through the deprecated alias, which counts while the new name is unset.
     silence = {"activation_checkpointing": False} if "activation_checkpointing" in stock else {}

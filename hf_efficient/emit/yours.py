@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from hf_efficient.plan import Conflict, Plan
 from hf_efficient.trick import Trick
-from hf_efficient.tricks import catalogue
+from hf_efficient.tricks import defaults
 
 Target = Literal["trainer", "accelerator", "dataloader"]
 
@@ -63,8 +63,9 @@ def _switch(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 def needs_of_settings(plan: Plan, target: Target) -> tuple[Trick, ...]:
     """Return the tricks that your or the launcher's values amount to: what such a trick needs, the values need too."""
     foreign = {s.key: s.value for s in plan.settings if s.target == target and s.by in ("you", "launcher")}
-    made = (make() for make in catalogue().values())
-    return tuple(trick for trick in made if _is_made_by(getattr(trick, target), foreign) and trick not in plan.tricks)
+    return tuple(
+        trick for trick in defaults() if _is_made_by(getattr(trick, target), foreign) and trick not in plan.tricks
+    )
 
 
 def _is_made_by(settings: Mapping[str, Any], yours: Mapping[str, Any]) -> bool:

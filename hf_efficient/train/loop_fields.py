@@ -85,9 +85,9 @@ def _refuse(given: Mapping[str, Any]) -> None:
 
 
 def _hint(name: str) -> str:
-    from hf_efficient.tricks import catalogue
+    from hf_efficient.tricks import defaults
 
-    tricks = [trick for trick, make in catalogue().items() if name in make().trainer]
+    tricks = [trick.name for trick in defaults() if name in trick.trainer]
     if tricks:
         return f"For --{name} write --plan {listed(tricks, 'or')}, or leave the trick out with --without."
     close = nearest(name, HONOURED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -17,3 +18,9 @@ globals().update({name: getattr(import_module(f"{__name__}.{name}"), name) for n
 def catalogue() -> dict[str, Callable[..., Trick]]:
     """Return every trick's function under its name, in alphabetical order."""
     return {name: globals()[name] for name in _NAMES}
+
+
+@cache
+def defaults() -> tuple[Trick, ...]:
+    """Return every trick with its default arguments, in alphabetical order."""
+    return tuple(make() for make in catalogue().values())
