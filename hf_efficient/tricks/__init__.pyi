@@ -19,6 +19,7 @@ from hf_efficient.tricks.fp16 import fp16 as fp16
 from hf_efficient.tricks.fp8 import fp8 as fp8
 from hf_efficient.tricks.fsdp import fsdp as fsdp
 from hf_efficient.tricks.fused_loss import fused_loss as fused_loss
+from hf_efficient.tricks.galore import galore as galore
 from hf_efficient.tricks.gradient_accumulation import gradient_accumulation as gradient_accumulation
 from hf_efficient.tricks.gradient_clipping import gradient_clipping as gradient_clipping
 from hf_efficient.tricks.length_grouping import length_grouping as length_grouping
