@@ -126,11 +126,13 @@ class Need:
     package: str = ""
     """A distribution that must be installed."""
     capability: tuple[int, int] = (0, 0)
-    """The least CUDA compute capability; a CPU or another maker's accelerator fails it unless `or_cpu`."""
+    """The least CUDA compute capability; a CPU or another maker's accelerator fails it unless `or_cpu`, `or_rocm`."""
     accelerator: bool = False
     gpus: int = 0
     or_cpu: bool = False
     """Does a machine without an accelerator do as well?"""
+    or_rocm: bool = False
+    """Does an AMD GPU do as well?"""
     cpu_bf16: bool = False
     """The CPU must have bf16 instructions."""
     otherwise: str = ""
@@ -150,13 +152,17 @@ class Need:
             f"{self.gpus} GPUs" if self.gpus else "",
             "a CPU with bf16 instructions" if self.cpu_bf16 else "",
         ]
-        return " and ".join(part for part in parts if part) + (", or a CPU" if self.or_cpu else "")
+        return " and ".join(part for part in parts if part) + (
+            (", or an AMD GPU" if self.or_rocm else "") + (", or a CPU" if self.or_cpu else "")
+        )
 
     def _lack(self, machine: Machine) -> str:
         if self.package and self.package not in machine.packages:
             return f"the package {self.package}, which is not installed"
         if not machine.accelerator and (self.accelerator or (self.capability > (0, 0) and not self.or_cpu)):
             return "an accelerator, and this machine has none"
+        if self.or_rocm and machine.accelerator == "rocm":
+            return ""
         if machine.accelerator not in ("", "cuda") and self.capability > (0, 0) and not self.or_cpu:
             return f"an NVIDIA GPU, and this machine has {machine.gpu or machine.accelerator}"
         if machine.accelerator == "cuda" and self.capability > machine.capability:

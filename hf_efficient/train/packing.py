@@ -73,13 +73,14 @@ def _logits(model: Any, collate: Collate, row: Mapping[str, Any]) -> Tensor:
     parameter = next(model.parameters())
     batch = {key: value for key, value in collate([row]).items() if key != "labels"}
     on_device = {k: v.to(parameter.device) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
-    training = model.training
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         with torch.no_grad():
             logits: Tensor = model(**on_device).logits[0]
     finally:
-        model.train(training)
+        for module, training in modes.items():  # each its own: some may be kept in evaluation
+            module.training = training
     return logits
 
 

@@ -16,9 +16,14 @@ Implementation = Literal[
     "kernels-community/flash-attn2",
     "kernels-community/vllm-flash-attn3",
 ]
+_AMPERE = Need(
+    capability=(8, 0),
+    or_rocm=True,
+    otherwise="Take attention('sdpa'): FlashAttention 2 is for Ampere and newer, or AMD GPUs.",
+)
 _NEEDS: dict[str, tuple[Need, ...]] = {
     "flash_attention_2": (
-        Need(capability=(8, 0), otherwise="Take attention('sdpa'): FlashAttention 2 is for Ampere and newer."),
+        _AMPERE,
         Need(
             package="flash-attn",
             otherwise="Run `pip install flash-attn --no-build-isolation`, or take "
@@ -37,7 +42,7 @@ _NEEDS: dict[str, tuple[Need, ...]] = {
         Need(accelerator=True, otherwise="Take attention('sdpa'): on a CPU flex attention has no backward pass."),
     ),
     "kernels-community/flash-attn2": (
-        Need(capability=(8, 0), otherwise="Take attention('sdpa'): FlashAttention 2 is for Ampere and newer."),
+        _AMPERE,
         Need(package="kernels", otherwise="Run `pip install kernels`."),
     ),
     "kernels-community/vllm-flash-attn3": (

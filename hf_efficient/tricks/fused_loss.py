@@ -35,7 +35,11 @@ def fused_loss(layers: bool = False) -> Trick:
         within=Rounding("float32", 48),
         needs=(
             Need(package="liger-kernel", otherwise="Run `pip install 'hf-efficient[kernels]'`."),
-            Need(capability=(7, 0), otherwise="Leave fused_loss out: Liger's kernels run on NVIDIA and AMD GPUs."),
+            Need(
+                capability=(7, 0),
+                or_rocm=True,
+                otherwise="Leave fused_loss out: Liger's kernels are Triton's, for Volta and newer or AMD GPUs.",
+            ),
         ),
         heads=("causal_lm",),
         trainer={"use_liger_kernel": True, "liger_kernel_config": kernels},

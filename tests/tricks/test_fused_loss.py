@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,17 @@ def test_your_own_liger_is_refused_too(tmp_path: Path) -> None:
     """use_liger_kernel=True of yours needs what the trick needs."""
     with pytest.raises(ValueError, match="fused_loss needs"):
         hf.training_arguments(hf.make_plan(), output_dir=tmp_path, use_liger_kernel=True)
+
+
+def test_it_is_for_the_gpus_that_triton_knows() -> None:
+    """An AMD GPU and a V100 will do; a Pascal card and Apple's GPU are told to leave it out."""
+    plan, packages = hf.make_plan("fused_loss"), {"liger-kernel": "1"}
+    amd = hf.Machine(gpu="MI300X", accelerator="rocm", gpus=1, packages=packages)
+    assert plan.unmet(amd) == plan.unmet(replace(hf.Machine.named("V100-16GB"), packages=packages)) == []
+    for old in (hf.Machine(gpu="P100", accelerator="cuda", capability=(6, 0), gpus=1, packages=packages),
+                hf.Machine(gpu="Apple silicon", accelerator="mps", gpus=1, packages=packages)):  # fmt: skip
+        [sentence] = plan.unmet(old)
+        assert "Leave fused_loss out" in sentence
 
 
 def test_sft_says_that_its_loss_does_it_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,9 +208,11 @@ def test_a_model_that_mixes_documents_is_refused(tokenizer: Any) -> None:
 def test_the_trial_leaves_the_model_alone(tokenizer: Any) -> None:
     """Mode, random numbers and weights are as before; the cache alone is off."""
     model = make("Llama").train()
+    model.model.norm.eval()
     before, state = torch.random.get_rng_state(), {key: value.clone() for key, value in model.state_dict().items()}
     hf.make_collator(hf.make_plan("packing"), tokenizer, model)
     assert model.training
+    assert not model.model.norm.training
     assert model.config.use_cache is False
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
