@@ -93,7 +93,7 @@ def emit_(
     text = emit(made, target, options)
     for sentence in made.unmet(machine):
         print(f"unmet: {sentence}", file=sys.stderr)
-    for sentence in not_in_file(made, target, options):
+    for sentence in not_in_file(made, target, machine, options):
         print(f"not in this file: {sentence}", file=sys.stderr)
     if output:
         write(output, text)

@@ -153,7 +153,7 @@ def installed_packages() -> dict[str, str]:
 
     They are read again when a folder of sys.path has changed, as an installation does.
     """
-    return dict(_packages_in(tuple((folder, _changed(folder)) for folder in sys.path)))
+    return dict(_packages_in(tuple((os.path.abspath(folder), _changed(folder)) for folder in sys.path)))
 
 
 @lru_cache(maxsize=1)

@@ -58,6 +58,8 @@ def make_plan(*names: Trick | Preset | str, without: Iterable[str] = (), machine
 
 def preset(name: str) -> Plan:
     """Return the plan of one preset. Raises ValueError for a name that no preset has."""
+    if name in catalogue():
+        raise ValueError(f"{name} is a trick and no preset: write make_plan({name!r}).")
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return make_plan(name)

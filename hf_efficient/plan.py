@@ -122,6 +122,12 @@ class Plan:
         return replace(self, notes=(*self.notes, *sentences))
 
 
+def require_plan(plan: object) -> None:
+    """Raise ValueError for what is no Plan, such as the name of a preset."""
+    if not isinstance(plan, Plan):
+        raise ValueError(f"A plan is wanted here, and {plan!r} is none: write make_plan({plan!r}) instead.")
+
+
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the leaves of a nested mapping, their keys joined by dots."""
     for key, value in tree.items():
@@ -139,7 +145,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})
-        node[leaf] = value
+        node[leaf] = list(value) if isinstance(value, list) else value  # a caller's own, to change as they like
     return tree
 
 

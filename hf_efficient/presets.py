@@ -34,7 +34,11 @@ class Preset:
     def notes(self, machine: Machine, tricks: tuple[Trick, ...]) -> tuple[str, ...]:
         """Say which tricks of `where` `machine` leaves out, and which of those in the plan it takes, and why."""
         lacks = [(trick, need.unmet_on(machine)) for trick, need in self.where]
-        out = [f"{self.name} leaves {trick.name} out: it needs {lack}" for trick, lack in lacks if lack]
+        out = [
+            f"{self.name} leaves {trick.name} out: it needs {lack}"
+            for trick, lack in lacks
+            if lack and trick not in tricks
+        ]
         taken = [trick.name for trick, lack in lacks if not lack and trick in tricks]
         return (
             *out,

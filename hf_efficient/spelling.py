@@ -18,9 +18,10 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class AtLeast:
-    """The least value of a number, written beside its type: `Annotated[int, AtLeast(1)]`."""
+    """The least value of a number and what it stays below, beside its type: `Annotated[float, AtLeast(0, below=1)]`."""
 
     value: float
+    below: float = float("inf")
 
 
 def spelled(make: Callable[P, Trick]) -> Callable[P, Trick]:
@@ -90,8 +91,14 @@ def _write(trick: str, signature: Signature, bound: BoundArguments) -> str:
 
 def _check(what: str, hint: Any, value: Any) -> None:
     if not any(_fits(option, value) for option in _options(hint)):
-        allowed = listed([_describe(option) for option in _options(hint)], "or")
+        # the options of a Literal stand beside the others, so that one `or` is enough
+        options = [o for part in _options(hint) for o in (map(repr, get_args(part)) if _is_literal(part) else [part])]
+        allowed = listed([o if isinstance(o, str) else _describe(o) for o in options], "or")
         raise ValueError(f"{what} must be {allowed}, not {value!r}.")
+
+
+def _is_literal(hint: Any) -> bool:
+    return get_origin(hint) is Literal
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -101,26 +108,25 @@ def _options(hint: Any) -> tuple[Any, ...]:
 def _fits(hint: Any, value: Any) -> bool:
     if get_origin(hint) is Annotated:
         inner, limit = get_args(hint)
-        # `x >= limit` is False for nan too, and nothing here is meant to be infinite
-        return _fits(inner, value) and limit.value <= value < float("inf")
-    if get_origin(hint) is Literal:
+        # a comparison with nan is False, and nothing here is meant to be infinite
+        return _fits(inner, value) and limit.value <= value < limit.below
+    if _is_literal(hint):
         return any(value == option and type(value) is type(option) for option in get_args(hint))
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if get_origin(hint) is list:
-        return isinstance(value, list) and all(_fits(get_args(hint)[0], item) for item in value)
+        return isinstance(value, list) and bool(value) and all(_fits(get_args(hint)[0], item) for item in value)
     return hint is Any or isinstance(value, hint)
 
 
 def _describe(hint: Any) -> str:
     if get_origin(hint) is Annotated:
         inner, limit = get_args(hint)
-        return f"{_describe(inner)} of at least {limit.value:g}"
-    if get_origin(hint) is Literal:
-        return listed([repr(option) for option in get_args(hint)], "or")
+        below = f" and below {limit.below:g}" if limit.below < float("inf") else ""
+        return f"{_describe(inner)} of at least {limit.value:g}{below}"
     if get_origin(hint) is list:
-        return "a list"
+        return "a list that is not empty"
     names = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", type(None): "None"}
     return names.get(hint, str(hint))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,3 +172,45 @@ def test_a_machine_has_a_preset(machine: Machine, preset: str) -> None:
     assert default_preset(machine)[0] == preset
     hardware = [s for s in make_plan(preset, machine=machine).unmet(machine) if "package" not in s]
     assert not hardware
+
+
+@pytest.mark.parametrize("build", [training_arguments, make_accelerator])
+def test_a_name_is_no_plan(build: Any) -> None:
+    """The name of a preset where a plan belongs is one sentence with what to write."""
+    with pytest.raises(ValueError, match=r"'safe' is none: write make_plan\('safe'\) instead"):
+        build("safe")
+
+
+def test_half_an_optimizer_is_refused(tmp_path: Path) -> None:
+    """GaLore's name without its layers names the trick that says them."""
+    with pytest.raises(ValueError, match="name the trick galore in the plan"):
+        training_arguments(make_plan("lora"), output_dir=tmp_path, optim="galore_adamw")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("bf16", "safe"), ("compile('eager')", "safe"), ("safe", "bf16"), ("fp8", "safe")]
+)
+def test_a_second_plan_is_not_trained_as_the_first(first: str, second: str) -> None:
+    """accelerate keeps precision and compiler for the whole process: another plan's Accelerator is refused."""
+    make_accelerator(make_plan(first))
+    with pytest.raises(ValueError, match="start another process for it"):
+        make_accelerator(make_plan(second))
+    assert make_accelerator(make_plan(first))
+
+
+def test_what_fails_leaves_no_variables(tmp_path: Path) -> None:
+    """Arguments that cannot be built take the plan's environment variables with them."""
+    import os
+
+    before = dict(os.environ)
+    with pytest.raises(ValueError, match="load_best_model_at_end"):
+        training_arguments(make_plan("fp8"), output_dir=tmp_path, load_best_model_at_end=True)
+    assert dict(os.environ) == before
+
+
+def test_arguments_whose_variables_are_taken_back_are_said(tmp_path: Path) -> None:
+    """Two plans' arguments before the first one's Trainer: a warning names the variables that it will not find."""
+    first = training_arguments(make_plan("compile('eager', regional=True)"), output_dir=tmp_path)
+    with pytest.warns(UserWarning, match="ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION of the arguments made before"):
+        training_arguments(make_plan("safe"), output_dir=tmp_path)
+    assert first.torch_compile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,37 @@ class Call:
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.keywords.items())})"
+
+
+def require_no_other_plan(plan: Plan) -> None:
+    """Raise ValueError where this process has the precision or the compiler of an earlier plan.
+
+    accelerate keeps both for the whole process: an Accelerator that says nothing of them gets the first one's.
+    TrainingArguments start afresh.
+    """
+    from accelerate.state import AcceleratorState
+
+    kept = AcceleratorState._shared_state
+    if not kept or plan.engine != "NO":
+        return
+    compiler = kept.get("dynamo_plugin")
+    ours = plan["accelerator"].get("dynamo_plugin", {})
+    found = [kept.get("_mixed_precision") or "no"]
+    wanted = [plan["accelerator"].get("mixed_precision") or "no"]
+    if compiler is not None and isinstance(ours, Mapping):
+        asked = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no")  # by the launcher
+        found += [compiler.backend.value.lower(), bool(compiler.use_regional_compilation)]
+        wanted += [str(ours.get("backend", asked)).lower(), bool(ours.get("use_regional_compilation", False))]
+    if found != wanted:
+        raise ValueError(
+            f"An earlier Accelerator of this process keeps its precision and compiler ({_words(found)}), and this plan "
+            f"wants others ({_words(wanted)}): start another process for it."
+        )
+
+
+def _words(state: list[Any]) -> str:
+    names = ("precision", "compiler", "regional")
+    return ", ".join(f"{name} {value}" for name, value in zip(names, state, strict=False) if value not in (False, "no"))
 
 
 def accelerator_keywords(plan: Plan, launchers_engine: str = "NO") -> dict[str, Any]:

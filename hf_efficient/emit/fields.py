@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from hf_efficient.emit.deepspeed import ADAMW, refuse_replaced_optimizer
@@ -34,8 +35,10 @@ def sft_complete(plan: Plan) -> Plan:
     """
     yours = [setting.key for setting in plan.settings_of("trainer") if setting.by == "you"]
     plan = plan.drop("sft", yours)
-    if plan["model"]:
-        plan = plan.assume("sft", {"model_init_kwargs": plan["model"]}, by=plan.settings_of("model")[0].by)
+    own = plan["sft"].get("model_init_kwargs", {})
+    if plan["model"] and isinstance(own, Mapping):  # yours win key by key; None of yours is none at all
+        by = plan.author("sft", "model_init_kwargs") or plan.settings_of("model")[0].by
+        plan = plan.override("sft", {"model_init_kwargs": plan["model"] | dict(own)}, by=by)
     return plan.note(*sft_remarks(plan))
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from hf_efficient.plan import Conflict, Plan
 from hf_efficient.trick import FunctionCall, MethodCall
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Target = Literal["trainer", "accelerator", "launch"]
 
@@ -46,27 +43,18 @@ def own_checkpointing(plan: Plan, target: Target) -> Plan:
 def preparations(plan: Plan) -> dict[str, MethodCall | FunctionCall]:
     """Return what a hand-written loop does to the model, under the names of the tricks."""
     return {
-        trick.name: WITHOUT_CACHE if plan.engine == "FSDP" and trick.family == "checkpointing" else trick.prepare
+        trick.name: trick.prepare
         for trick in plan.tricks
-        if trick.prepare is not None
+        if trick.prepare is not None and not (plan.engine == "FSDP" and trick.family == "checkpointing")
     }
 
 
-def without_cache(model: nn.Module) -> None:
-    """Let `model` keep no keys and values from pass to pass: each recomputed layer would append its own again.
-
-    Trainer does so, and the model's own checkpointing too; FSDP's does not.
-    """
-    model.config.use_cache = False  # type: ignore[union-attr]
-
-
-WITHOUT_CACHE = FunctionCall("hf_efficient.emit.fsdp.without_cache")
-
-
 def refuse_unsharded_optimizer(plan: Plan, optimizer: str) -> None:
-    """Raise Conflict for an optimizer whose first update under FSDP2 ends in an error about DTensor."""
+    """Raise Conflict for an optimizer whose first update under FSDP2 ends in an error about its DTensors."""
     bitsandbytes = "bnb" in optimizer or optimizer.endswith(("8bit", "32bit")) or optimizer == "ademamix"
-    if plan.engine == "FSDP" and (optimizer == "adafactor" or (bitsandbytes and "torch" not in optimizer)):
+    if plan.engine == "FSDP" and (
+        optimizer in ("adafactor", "apollo_adamw") or (bitsandbytes and "torch" not in optimizer)
+    ):
         raise Conflict(
             f"{plan.author('launch', 'distributed_type')} shards every weight as a DTensor, which {optimizer} cannot "
             "update: take zero in its place, or adamw_fused for the optimizer."

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.effective_batch import at_processes
-from hf_efficient.emit.accelerator import Call, accelerator_keywords
+from hf_efficient.emit.accelerator import Call, accelerator_keywords, require_no_other_plan
 from hf_efficient.emit.fsdp import own_checkpointing, preparations, refuse_second_plugin
 from hf_efficient.emit.here import require, training_machine
 from hf_efficient.emit.launcher import (
@@ -20,11 +20,11 @@ from hf_efficient.emit.launcher import (
 )
 from hf_efficient.emit.loader import drop_what_needs_workers, unpin
 from hf_efficient.emit.model import add_adapter
-from hf_efficient.emit.process import switch_process
+from hf_efficient.emit.process import switched
 from hf_efficient.emit.sampler import with_sampler
 from hf_efficient.emit.warmup import refuse_a_share
 from hf_efficient.emit.yours import needs_of_settings, take_yours
-from hf_efficient.plan import Conflict, Plan
+from hf_efficient.plan import Conflict, Plan, require_plan
 from hf_efficient.wording import unknown
 
 if TYPE_CHECKING:
@@ -50,11 +50,12 @@ def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
         raise ValueError(
             "Accelerator(cpu=True) drops DeepSpeed and FSDP without a word: leave cpu out, or zero or fsdp."
         )
-    switch_process(settled)
+    require_no_other_plan(settled)
     keywords = accelerator_keywords(settled, launchers_engine())
-    accelerator = Accelerator(
-        **{key: call.build() if isinstance(call, Call) else call for key, call in keywords.items()}
-    )
+    with switched(settled):
+        accelerator = Accelerator(
+            **{key: call.build() if isinstance(call, Call) else call for key, call in keywords.items()}
+        )
     if accelerator.num_processes != launched_processes():
         raise ValueError(
             f"The launcher started {launched_processes()} processes and Accelerate found {accelerator.num_processes}: "
@@ -72,6 +73,7 @@ def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
     """Return `plan` as it will be under this launcher with your Accelerator keywords: accumulation computed."""
     from accelerate import Accelerator
 
+    require_plan(plan)
     _check_keywords(Accelerator, yours or {})
     refuse_second_plugin(plan, yours or {})
     plan = agree_with_launcher(take_yours(plan, "accelerator", yours or {}), "accelerator")
@@ -86,6 +88,9 @@ def prepare_model(plan: Plan, model: nn.Module) -> nn.Module:
     """
     require(plan, training_machine())
     model = add_adapter(plan, model)
+    if hasattr(model, "config"):
+        # As Trainer does: nothing reads keys and values again, and layers recomputed by FSDP would append theirs twice.
+        model.config.use_cache = False  # type: ignore[union-attr]
     for call in preparations(plan).values():
         call(model)
     return model

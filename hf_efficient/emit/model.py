@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hf_efficient.plan import Plan
+from hf_efficient.wording import unknown
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -20,7 +23,7 @@ TASKS = {
     "ForTokenClassification": "TOKEN_CLS",
     "ForQuestionAnswering": "QUESTION_ANS",
 }
-"""How a model's class ends -> PEFT's task, which tells it the new head that is to be trained as a whole."""
+"""How a model's class ends -> PEFT's name for what it does."""
 
 
 def model_keywords(plan: Plan, **yours: Any) -> dict[str, Any]:
@@ -29,6 +32,8 @@ def model_keywords(plan: Plan, **yours: Any) -> dict[str, Any]:
     They decide the dtype of the weights, the attention kernel and the quantization. Build the TrainingArguments or the
     Accelerator first: ZeRO-3 shards weights while they load.
     """
+    if "torch_dtype" in yours:  # the old name, of which transformers takes the new one's value
+        yours["dtype"] = yours.pop("torch_dtype")
     keywords = plan["model"] | yours
     if isinstance(keywords.get("quantization_config"), dict):
         from transformers import BitsAndBytesConfig
@@ -40,15 +45,19 @@ def model_keywords(plan: Plan, **yours: Any) -> dict[str, Any]:
 def peft_config(plan: Plan, model: nn.Module | None = None, **yours: Any) -> LoraConfig | None:
     """Return the LoraConfig of `plan` and your fields, which win; None for a plan without an adapter.
 
-    The task follows from the class of `model`. `SFTTrainer(peft_config=...)` takes it; everywhere else `add_adapter`
-    does the rest.
+    The task follows from the class of `model`, and its new head, if it has one, is trained as a whole.
+    `SFTTrainer(peft_config=...)` takes the configuration; everywhere else `add_adapter` does the rest.
     """
     if not plan["peft"]:
         return None
     from peft import LoraConfig
 
-    task = {"task_type": _task(model)} if model is not None else {}
-    return LoraConfig(**task | plan["peft"] | yours)
+    known = [field.name for field in fields(LoraConfig) if field.init]
+    for name in yours:
+        if name not in known:
+            raise unknown("field of LoraConfig", name, known)
+    about = _about(model) if model is not None else {}
+    return LoraConfig(**about | plan["peft"] | yours)
 
 
 def add_adapter(plan: Plan, model: M, **yours: Any) -> M:
@@ -58,11 +67,17 @@ def add_adapter(plan: Plan, model: M, **yours: Any) -> M:
     as a whole) is in float32, whatever dtype the frozen weights have: a 16-bit weight loses updates smaller than its
     rounding. SFTTrainer puts an adapter on 4-bit weights back into bf16 when it is built: call
     `add_adapter(plan, trainer.model)` after it, which keeps the adapter that is there.
+
+    Raises ValueError for a model that is not loaded in 4 bits as the plan says, one whose adapter is another than the
+    plan's or not trainable, layers trained as a whole beside 16-bit weights without bf16 or fp16, and a field that
+    LoraConfig has not.
     """
     config = peft_config(plan, model, **yours)
     if config is None:
         return model
     from peft import PeftModel, get_peft_model
+
+    _check(plan, model)
 
     # DeepSpeed gathers the small weights of a ZeRO-3 model into one buffer of one dtype (TRL issue 6089), and keeps
     # float32 copies itself.
@@ -72,10 +87,67 @@ def add_adapter(plan: Plan, model: M, **yours: Any) -> M:
     for parameter in model.parameters() if not sharded else ():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            "The model's adapter is loaded for inference, and nothing would train: pass is_trainable=True."
+        )
+    if not sharded:
+        _require_one_dtype(plan, model)
     return model
 
 
-def _task(model: nn.Module) -> str | None:
-    """Return PEFT's name for what `model` does, by its class; None for another kind of head."""
+def _check(plan: Plan, model: nn.Module) -> None:
+    """Raise ValueError for a model that cannot be the one that the plan means."""
+    author = plan.author("peft", "r")
+    if plan["model"].get("quantization_config") and not getattr(model, "is_loaded_in_4bit", False):
+        raise ValueError(
+            f"{author} trains adapters on a model in 4 bits, and this one is not: load it with "
+            "from_pretrained(name, **model_keywords(plan))."
+        )
+    for there in getattr(model, "peft_config", {}).values():
+        for key in ("r", "lora_alpha"):
+            if getattr(there, key, None) != plan["peft"][key]:
+                raise ValueError(
+                    f"The model has an adapter with {key}={getattr(there, key, None)!r} already, and {author} wants "
+                    f"{plan['peft'][key]!r}: take the plan that made it, or a model without an adapter."
+                )
+
+
+def _about(model: nn.Module) -> dict[str, Any]:
+    """Return the fields of LoraConfig that follow from the model: its task and its new head."""
     base = getattr(model, "get_base_model", lambda: model)()
-    return next((task for end, task in TASKS.items() if type(base).__name__.endswith(end)), None)
+    task = next((task for end, task in TASKS.items() if type(base).__name__.endswith(end)), None)
+    config = getattr(base, "config", None)
+    reads_tokens = getattr(base, "main_input_name", "") == "input_ids"
+    if task == "SEQ_2_SEQ_LM" and not (getattr(config, "is_encoder_decoder", False) and reads_tokens):
+        task = None  # speech and vision models have that name, too
+    head = _new_head(base)
+    return {"task_type": task} | ({"modules_to_save": head, "exclude_modules": head} if head else {})
+
+
+def _new_head(model: Any) -> list[str]:
+    """Return the names of the modules beside the pretrained body that no checkpoint of it has, such as a classifier.
+
+    The output embeddings of a language model are pretrained and no new head.
+    """
+    body, outputs = getattr(model, "base_model_prefix", ""), getattr(model, "get_output_embeddings", lambda: None)()
+    if not body or not hasattr(model, body):
+        return []
+    return [
+        name
+        for name, child in model.named_children()
+        if name != body and any(True for _ in child.parameters()) and outputs not in child.modules()
+    ]
+
+
+def _require_one_dtype(plan: Plan, model: nn.Module) -> None:
+    """Raise ValueError where layers trained as a whole in float32 would meet 16-bit activations without autocast."""
+    whole = {name for name, weight in model.named_parameters() if weight.requires_grad and "lora_" not in name}
+    frozen = {weight.dtype for weight in model.parameters() if not weight.requires_grad and weight.is_floating_point()}
+    autocast = plan["trainer"].get("bf16") or plan["trainer"].get("fp16") or plan["accelerator"].get("mixed_precision")
+    asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no") != "no"
+    if whole and any(dtype.itemsize == 2 for dtype in frozen) and not (autocast or asked):
+        raise ValueError(
+            f"{sorted(whole)[0]} is trained in float32 beside frozen weights in 16 bits, which fit together under "
+            "autocast only: add bf16 or fp16 to the plan, or load the model with dtype='float32'."
+        )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
@@ -13,16 +16,43 @@ _SWITCHED: dict[str, Any] = {}
 """Torch's switches that a plan has changed in this process, as they were before."""
 _VARIABLES: dict[str, str | None] = {}
 """Environment variables likewise; None where there was none."""
+_READERS: list[weakref.ref[Any]] = []
+"""The arguments whose Trainer, once it is made, reads those variables."""
+
+
+@contextmanager
+def switched(plan: Plan) -> Iterator[None]:
+    """Switch the process to `plan`, and back where what is built in the meantime fails."""
+    switch_process(plan)
+    try:
+        yield
+    except BaseException:
+        switch_process(Plan())
+        raise
+
+
+def read_by(arguments: Any) -> None:
+    """Note that `arguments`, once their Trainer is made, will read the variables that are set now."""
+    _READERS[:] = [weakref.ref(arguments)] if _VARIABLES else []
 
 
 def switch_process(plan: Plan) -> None:
     """Set the plan's environment variables and torch's switches, which hold for the whole process.
 
-    What an earlier plan switched is put back first: a plan's silence means the switch as it was.
+    What an earlier plan switched is put back first: a plan's silence means the switch as it was. Where arguments of
+    that plan are still there, a warning says that their Trainer will not find its variables any more.
     """
     import torch
 
-    _exchange(_VARIABLES, {key: str(value) for key, value in plan["env"].items()}, os.environ.get, _set_variable)
+    wanted = {key: str(value) for key, value in plan["env"].items()}
+    if any(reader() for reader in _READERS) and wanted != {key: os.environ.get(key) for key in _VARIABLES}:
+        warnings.warn(
+            f"{', '.join(sorted(_VARIABLES))} of the arguments made before are taken back: make the Trainer of one "
+            "plan before the arguments of the next.",
+            stacklevel=3,
+        )
+    _READERS.clear()
+    _exchange(_VARIABLES, wanted, os.environ.get, _set_variable)
 
     def place(key: str) -> tuple[Any, str]:
         *path, name = key.split(".")

@@ -35,10 +35,9 @@ def _arguments(plan: Plan, door: Literal["trainer", "sft"]) -> str:
     package, name = ("trl", "SFTConfig") if door == "sft" else ("transformers", "TrainingArguments")
     told = sft_complete(complete(plan)) if door == "sft" else complete(plan)
     model = model_lines(plan) if door == "trainer" else []
-    imports = [line for line in classes_of_model(plan) if door == "trainer" or "peft" in line]
     lines = [
         *_variables(told),
-        *imports,
+        *classes_of_model(plan, door),
         f"from {package} import {name}",
         "",
         f"args = {name}(",
@@ -58,12 +57,20 @@ def _loop(plan: Plan) -> str:
     lines = [
         "from accelerate import Accelerator",
         f"from accelerate.utils import {', '.join(classes)}",
-        *classes_of_model(plan),
+        *classes_of_model(plan, "accelerate"),
         *_switches(plan),
     ]
     lines += ["", "accelerator = Accelerator(", *(f"    {key}={value!r}," for key, value in keywords.items()), ")"]
     lines += [*model_lines(plan), *adapter_lines(plan), *data_lines(plan), *loader_lines(plan), *_options(plan)]
-    lines += ["", "", "def prepare_model(model):  # before accelerator.prepare", *_prepare(plan), "    return model"]
+    cache = "    model.config.use_cache = False  # as Trainer does"
+    lines += [
+        "",
+        "",
+        "def prepare_model(model):  # before accelerator.prepare",
+        cache,
+        *_prepare(plan),
+        "    return model",
+    ]
     lines += ["", "", "def make_optimizer(model, lr):", *_optimizer(plan)]
     lines += ["", "", "def clip(model):  # once per update, after the last backward", *_clip(plan)]
     return _text(lines)

@@ -8,20 +8,13 @@ from typing import Any
 from hf_efficient.emit.sampler import grouped
 from hf_efficient.plan import Plan
 
-FLOAT32 = (
-    "for parameter in model.parameters():",
-    "    if parameter.requires_grad:",
-    "        parameter.data = parameter.data.float()",
-)
-"""What is trained is in float32."""
 
-
-def classes_of_model(plan: Plan) -> list[str]:
-    """Return the imports that `model_lines` and `adapter_lines` need."""
+def classes_of_model(plan: Plan, door: str) -> list[str]:
+    """Return the imports that the lines about model and adapter need at one door."""
     quantized = "quantization_config" in plan["model"]
     return [
-        *(["from peft import LoraConfig, get_peft_model"] if plan["peft"] else []),
-        *(["from transformers import BitsAndBytesConfig"] if quantized else []),
+        *(["from peft import LoraConfig"] if plan["peft"] and door == "sft" else []),
+        *(["from transformers import BitsAndBytesConfig"] if quantized and door != "sft" else []),
     ]
 
 
@@ -35,17 +28,17 @@ def model_lines(plan: Plan) -> list[str]:
 
 
 def adapter_lines(plan: Plan) -> list[str]:
-    """Write the configuration of the adapter and a function that adds it."""
+    """Write a function that adds the adapter, for the head that the model has and with float32 for what is trained."""
     if not plan["peft"]:
         return []
+    spelled = ", ".join(repr(trick.name) for trick in plan.tricks if trick.peft)
     return [
-        f"peft_config = LoraConfig({_keywords(plan['peft'])})",
         "",
         "",
-        "def add_adapter(model):  # before Trainer or accelerator.prepare; what is trained is in float32",
-        "    model = get_peft_model(model, peft_config)",
-        *(f"    {line}" for line in FLOAT32),
-        "    return model",
+        f"def add_adapter(model):  # before Trainer or accelerator.prepare: LoraConfig({_keywords(plan['peft'])})",
+        "    from hf_efficient import add_adapter, make_plan",
+        "",
+        f"    return add_adapter(make_plan({spelled}), model)",
         "",
         "",
     ]
@@ -55,7 +48,8 @@ def sft_adapter_lines(plan: Plan) -> list[str]:
     """Write the configuration that SFTTrainer takes, and what to do after SFTTrainer has cast the adapter."""
     if not plan["peft"]:
         return []
-    config = f"peft_config = LoraConfig({_keywords(plan['peft'])})  # SFTTrainer(..., peft_config=peft_config)"
+    keywords = _keywords({"task_type": "CAUSAL_LM"} | plan["peft"])
+    config = f"peft_config = LoraConfig({keywords})  # SFTTrainer(..., peft_config=peft_config)"
     if "quantization_config" not in plan["model"]:
         return [config]
     return [
@@ -63,7 +57,9 @@ def sft_adapter_lines(plan: Plan) -> list[str]:
         "",
         "",
         "def keep_float32(model):  # trainer.model before trainer.train(): SFTTrainer casts such adapters to bf16",
-        *(f"    {line}" for line in FLOAT32),
+        "    for parameter in model.parameters():",
+        "        if parameter.requires_grad:",
+        "            parameter.data = parameter.data.float()",
         "",
         "",
     ]
@@ -74,17 +70,14 @@ def data_lines(plan: Plan) -> list[str]:
     if not plan["collator"]:
         return []
     spelled = ", ".join(repr(trick.name) for trick in plan.tricks if trick.collator)
-    return [
-        "",
-        "",
-        "def prepare_data(rows, tokenizer, model, max_length):  # rows of input_ids and labels",
-        "    from hf_efficient import make_collator, make_plan, pack",
-        "",
-        f"    plan = make_plan({spelled})",
-        "    return pack(plan, rows, max_length=max_length), make_collator(plan, tokenizer, model)",
-        "",
-        "",
-    ]
+    if plan["collator"].get("padding_free"):
+        head = "def prepare_data(rows, tokenizer, model, max_length):  # rows of input_ids and labels"
+        names, made = "make_collator, make_plan, pack", "pack(plan, rows, max_length=max_length), make_collator(plan, "
+        last = f"    return {made}tokenizer, model)"
+    else:
+        head, names = "def prepare_collator(tokenizer):  # for rows of input_ids and labels", "make_collator, make_plan"
+        last = "    return make_collator(plan, tokenizer)"
+    return ["", "", head, f"    from hf_efficient import {names}", "", f"    plan = make_plan({spelled})", last, "", ""]
 
 
 def loader_lines(plan: Plan) -> list[str]:

@@ -10,6 +10,7 @@ from hf_efficient.emit.deepspeed import deepspeed_json
 from hf_efficient.emit.fields import ArgsClass, training_arguments_json
 from hf_efficient.emit.launch import launch_yaml
 from hf_efficient.emit.python import Door, python_snippet
+from hf_efficient.machine import Machine
 from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
 from hf_efficient.presets import PRESETS
@@ -50,13 +51,17 @@ def emit(plan: Plan, target: str, options: Options = Options()) -> str:
     return EMITTERS[target](plan, options)
 
 
-def not_in_file(plan: Plan, target: str, options: Options = Options()) -> list[str]:
-    """Return a sentence for each thing that `plan` sets for a script and that the file of `target` cannot hold."""
+def not_in_file(plan: Plan, target: str, machine: Machine, options: Options = Options()) -> list[str]:
+    """Return a sentence for each thing that a script needs and that the file of `target` cannot or does not hold."""
     if target != "training-args":
         return []
     targets = ("peft", "env") if options.args_class == "sft" else ("model", "peft", "collator", "env")
+    cpu = not machine.accelerator and plan["trainer"].get("bf16") and not plan["trainer"].get("use_cpu")
     found = {name: ", ".join(f"{key}={value!r}" for key, value in plan[name].items()) for name in targets if plan[name]}
-    return [f"{name}: {settings}; {ELSEWHERE[name]}." for name, settings in found.items()]
+    sentences = [f"{name}: {settings}; {ELSEWHERE[name]}." for name, settings in found.items()]
+    return (
+        [*sentences, "use_cpu=true, which bf16 needs on a machine without a GPU, such as this."] if cpu else sentences
+    )
 
 
 ELSEWHERE = {

@@ -12,10 +12,10 @@ from hf_efficient.emit.fields import complete, sft_complete, sft_remarks
 from hf_efficient.emit.here import require, training_machine, without_accelerator
 from hf_efficient.emit.launcher import agree_with_launcher, cpu_author, launched_processes, take_launchers_precision
 from hf_efficient.emit.loader import unpin
-from hf_efficient.emit.process import switch_process
+from hf_efficient.emit.process import read_by, switched
 from hf_efficient.emit.warmup import refuse_a_share
-from hf_efficient.emit.yours import needs_of_settings, take_yours
-from hf_efficient.plan import Plan
+from hf_efficient.emit.yours import needs_of_settings, refuse_half_an_optimizer, refuse_what_breaks, take_yours
+from hf_efficient.plan import Plan, require_plan
 from hf_efficient.renames import OPTIMIZERS, explain, modern
 from hf_efficient.tricks import defaults
 from hf_efficient.wording import unknown
@@ -34,7 +34,8 @@ def training_arguments(plan: Plan, args_class: Any = None, **yours: Any) -> Any:
     """Build the arguments of `plan` and yours, which win. Build them before the model: ZeRO-3 shards while it loads.
 
     `args_class` is TrainingArguments, SFTConfig or any subclass; SFTConfig's own defaults for what a trick can set are
-    put back to those of TrainingArguments, so that both classes train alike, and its `model_init_kwargs` load a model
+    put back to those of TrainingArguments, so that both classes train alike (at TRL's learning rate, unless you give
+    one), and its `model_init_kwargs` load a model
     that SFTTrainer is given by name as the plan says (pass `model_init_kwargs=None` with a model of your own).
 
     Raises ValueError in one sentence for a field that the class has not, for needs of the plan that this machine does
@@ -42,10 +43,11 @@ def training_arguments(plan: Plan, args_class: Any = None, **yours: Any) -> Any:
     """
     args_class = args_class or _stock()
     settled = settle(plan, args_class, yours)
-    switch_process(settled)
     for remark in sft_remarks(settled) if _is_sft(args_class) else ():
         warnings.warn(remark, stacklevel=2)
-    arguments = args_class(**settled["trainer"] | settled["sft"])
+    with switched(settled):
+        arguments = args_class(**settled["trainer"] | settled["sft"])
+    read_by(arguments)
     if arguments.n_gpu > 1 and plan["loop"].get("effective_batch"):
         raise ValueError(
             f"One process drives {arguments.n_gpu} GPUs here, so the effective batch would be {arguments.n_gpu} times "
@@ -61,11 +63,13 @@ def settle(
 
     Raises as `training_arguments` does, and builds nothing.
     """
+    require_plan(plan)
     args_class, yours = args_class or _stock(), modern(yours or {})
     _check_fields(args_class, yours)
     settled = arguments_plan(agree_with_launcher(plan, "trainer"), args_class, yours, processes=launched_processes())
     refuse_a_share(settled["trainer"].get("optim"), settled["trainer"].get("warmup_steps"))
     machine = without_accelerator(training_machine()) if settled["trainer"].get("use_cpu") else training_machine()
+    refuse_half_an_optimizer(settled)
     require(settled, machine, besides=needs_of_settings(settled, "trainer"))
     if machine.accelerator:
         return settled
@@ -78,8 +82,9 @@ def arguments_plan(
 ) -> Plan:
     """Return `plan` with your values and with all that `args_class` must be told, for any machine."""
     target = {field.name: "sft" if _is_extra(args_class, field.name) else "trainer" for field in fields(args_class)}
+    refuse_what_breaks(plan, yours, sft=_is_sft(args_class))
     plan = take_yours(plan, "trainer", {key: value for key, value in yours.items() if target[key] == "trainer"})
-    plan = plan.override("sft", {key: value for key, value in yours.items() if target[key] == "sft"}, by="you")
+    plan = take_yours(plan, "sft", {key: value for key, value in yours.items() if target[key] == "sft"})
     plan = complete(take_launchers_precision(at_processes(plan, processes), "trainer"))
     if args_class is not _stock():
         plan = plan.assume("trainer", _silence(args_class), by="TrainingArguments' default")

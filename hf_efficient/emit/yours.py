@@ -9,7 +9,7 @@ from hf_efficient.plan import Conflict, Plan
 from hf_efficient.trick import Trick
 from hf_efficient.tricks import defaults
 
-Target = Literal["trainer", "accelerator", "dataloader"]
+Target = Literal["trainer", "sft", "accelerator", "dataloader"]
 
 
 def take_yours(plan: Plan, target: Target, yours: Mapping[str, Any]) -> Plan:
@@ -17,9 +17,9 @@ def take_yours(plan: Plan, target: Target, yours: Mapping[str, Any]) -> Plan:
 
     A trick whose switch you turn off (`torch_compile=False`), or that has needs and whose optimizer you exchange
     (`optim="adamw_torch"`) or nothing left to set beside your values, goes with all that it set, and that is said.
-    Raises Conflict for a value of yours that a trick could not work with.
+    Raises Conflict for a bare fp8 of yours.
     """
-    _refuse_what_breaks(plan, target, yours)
+    _refuse_bare_fp8(plan, yours)
     for trick in plan.tricks:
         key = _taken_away(trick, target, yours)
         if key:
@@ -27,7 +27,19 @@ def take_yours(plan: Plan, target: Target, yours: Mapping[str, Any]) -> Plan:
     return plan.override(target, yours, by="you")
 
 
-def _refuse_what_breaks(plan: Plan, target: Target, yours: Mapping[str, Any]) -> None:
+def refuse_what_breaks(plan: Plan, yours: Mapping[str, Any], *, sft: bool = False) -> None:
+    """Raise Conflict for a field of yours that a trick could not work with; for SFTConfig its own values count."""
+    for trick in plan.tricks:
+        needed = dict(trick.trainer) | (dict(trick.sft) if sft else {})
+        for key, harm in trick.insists.items():
+            if key in yours and yours[key] != needed[key]:
+                raise Conflict(
+                    f"{trick.name} needs {key}={needed[key]!r}, since {harm}, and you pass {yours[key]!r}: "
+                    "leave one of the two out."
+                )
+
+
+def _refuse_bare_fp8(plan: Plan, yours: Mapping[str, Any]) -> None:
     if (
         yours.get("mixed_precision") == "fp8"
         and "ACCELERATE_FP8_BACKEND" not in plan["env"]
@@ -37,13 +49,6 @@ def _refuse_what_breaks(plan: Plan, target: Target, yours: Mapping[str, Any]) ->
             "You pass mixed_precision='fp8': with accelerate's own defaults the layers in 8 bits would not learn. "
             "Write fp8 in the plan, or pass its recipe among kwargs_handlers."
         )
-    for trick in plan.tricks if target == "trainer" else ():
-        for key, harm in trick.insists.items():
-            if key in yours and yours[key] != trick.trainer[key]:
-                raise Conflict(
-                    f"{trick.name} needs {key}={trick.trainer[key]!r}, since {harm}, and you pass {yours[key]!r}: "
-                    "leave one of the two out."
-                )
 
 
 def _taken_away(trick: Trick, target: Target, yours: Mapping[str, Any]) -> str:
@@ -58,6 +63,18 @@ def _taken_away(trick: Trick, target: Target, yours: Mapping[str, Any]) -> str:
 def _switch(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the setting that turns a trick on: its first one, where that is True or names an optimizer."""
     return {key: value for key, value in list(settings.items())[:1] if value is True or key == "optim"}
+
+
+def refuse_half_an_optimizer(plan: Plan) -> None:
+    """Raise ValueError for an `optim` of yours that needs the layers it is for, which its trick would name."""
+    asked = plan["trainer"].get("optim")
+    for trick in defaults():
+        wants = trick.trainer.get("optim") == asked and "optim_target_modules" in trick.trainer
+        if wants and not plan["trainer"].get("optim_target_modules"):
+            raise ValueError(
+                f"optim={asked!r} needs optim_target_modules: name the trick {trick.name} in the plan, which says "
+                "them, or pass them yourself."
+            )
 
 
 def needs_of_settings(plan: Plan, target: Target) -> tuple[Trick, ...]:

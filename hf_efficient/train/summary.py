@@ -71,10 +71,16 @@ def run_summary(plan: Plan, targets: tuple[str, ...], outcome: Outcome) -> str:
         "evaluation loss": f"{outcome.after:.3f}"
         if isnan(outcome.before)
         else f"{outcome.before:.3f} -> {outcome.after:.3f}",
-        "model": f"{outcome.folder} ({str(next(outcome.model.parameters()).dtype).removeprefix('torch.')} weights)",
+        "model": f"{outcome.folder} ({_kind(outcome.model)})",
         "on your own": f"{_launch_command()} --model Qwen/Qwen3-0.6B --data yours.jsonl",
     }
     return f"\nWhat each trick set\n{plan_text(plan, targets)}\n\nWhat came out\n{outcome_text(rows)}\n"
+
+
+def _kind(model: nn.Module) -> str:
+    """Say what is saved: the weights, or an adapter of them, and in which dtype it was trained."""
+    trained = next((weight for weight in model.parameters() if weight.requires_grad), next(model.parameters()))
+    return f"{str(trained.dtype).removeprefix('torch.')} {'adapter' if hasattr(model, 'peft_config') else 'weights'}"
 
 
 def _launch_command() -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hf_efficient.needs import AMPERE_OR_CPU
 from hf_efficient.spelling import spelled
 from hf_efficient.trick import Rounding, Trick
+
+if TYPE_CHECKING:
+    from hf_efficient.machine import Machine
 
 
 @spelled
@@ -33,4 +38,11 @@ def bf16() -> Trick:
         trainer={"bf16": True},
         accelerator={"mixed_precision": "bf16"},
         model={"dtype": "float32"},
+        advise=_advise,
     )
+
+
+def _advise(machine: Machine) -> str:
+    if machine.accelerator or machine.cpu_bf16:
+        return ""
+    return f"bf16: {machine.cpu or 'this CPU'} has no instructions for it and emulates it; float32 is faster here."

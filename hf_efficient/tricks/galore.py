@@ -13,7 +13,7 @@ from hf_efficient.tricks.apollo import BLOCKS
 def galore(
     rank: Annotated[int, AtLeast(1)] = 128,
     *,
-    scale: Annotated[float, AtLeast(0)] = 0.25,
+    scale: Annotated[float, AtLeast(0.01)] = 0.25,
     update_proj_gap: Annotated[int, AtLeast(1)] = 200,
 ) -> Trick:
     """Keep AdamW's moments of each gradient's `rank` main directions, and train all weights with them: GaLore.

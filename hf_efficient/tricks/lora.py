@@ -12,8 +12,8 @@ from hf_efficient.trick import Trick
 @spelled
 def lora(
     r: Annotated[int, AtLeast(1)] = 16,
-    alpha: Annotated[float, AtLeast(0)] = 32,
-    dropout: Annotated[float, AtLeast(0)] = 0.0,
+    alpha: Annotated[float, AtLeast(0.01)] = 32,
+    dropout: Annotated[float, AtLeast(0, below=1)] = 0.0,
     target_modules: str | list[str] = "all-linear",
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
 ) -> Trick:

@@ -9,7 +9,7 @@ from hf_efficient.trick import FunctionCall, Trick
 
 
 @spelled
-def neftune(noise_alpha: Annotated[float, AtLeast(0)] = 5.0) -> Trick:
+def neftune(noise_alpha: Annotated[float, AtLeast(0.01)] = 5.0) -> Trick:
     """Add uniform noise to the embeddings while training, so that a short instruction tuning generalises better.
 
     The noise lies within noise_alpha / sqrt(length x dimension), where length is the padded length of the batch.

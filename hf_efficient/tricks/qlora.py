@@ -12,8 +12,8 @@ from hf_efficient.trick import Trick
 @spelled
 def qlora(
     r: Annotated[int, AtLeast(1)] = 16,
-    alpha: Annotated[float, AtLeast(0)] = 32,
-    dropout: Annotated[float, AtLeast(0)] = 0.0,
+    alpha: Annotated[float, AtLeast(0.01)] = 32,
+    dropout: Annotated[float, AtLeast(0, below=1)] = 0.0,
     target_modules: str | list[str] = "all-linear",
     compute_dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16",
 ) -> Trick:
@@ -25,8 +25,8 @@ def qlora(
     Use it when the frozen 16-bit weights are what does not fit. `compute_dtype="float16"` on cards without bf16 (T4,
     V100, RTX 20), beside fp16.
 
-    Not where lora fits: dequantising costs time in every pass, and the weights are rounded. Not with ZeRO-3, which
-    cannot shard 4-bit weights.
+    Not where lora fits: dequantising costs time in every pass, and the weights are rounded. Not with ZeRO-3 or FSDP
+    untried: sharding 4-bit weights wants `bnb_4bit_quant_storage`, which is not set here.
 
     Pass `model_keywords(plan)` to from_pretrained and the model through `add_adapter` (`prepare_model` in a loop).
     SFTTrainer puts the adapters back into bf16 when it is built: `add_adapter(plan, trainer.model)` mends that.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from accelerate.utils import DynamoBackend
 from doors import DOORS, REFUSE, load, train
 from torch._dynamo import OptimizedModule
@@ -69,6 +70,7 @@ def test_repeated_layers_are_compiled(door: str, tiny: Path, rows: list[Any]) ->
 def test_regions_end_with_their_plan(door: str) -> None:
     """The variable that asks for regions is there for one plan only, and the next compiles the whole model."""
     for name, there in {"compile('eager', regional=True)": "true", "compile('eager')": None}.items():
+        AcceleratorState._reset_state(reset_partial_state=True)  # a loop's second plan would need another process
         REFUSE[door](make_plan(name))
         assert os.environ.get(REGIONAL) == there
 

@@ -120,3 +120,11 @@ def test_files_and_lines_say_it() -> None:
     assert "# Precision, accumulation and clipping are not here" in emit(make_plan("bf16"), "accelerate")
     for door in ("trainer", "sft", "accelerate"):
         assert "os.environ['ACCELERATE_MIXED_PRECISION'] = 'fp8'  # fp8" in emit(plan, "python", Options(door=door))
+
+
+def test_the_launch_file_does_not_bring_the_trap_back() -> None:
+    """The launch YAML and from_pretrained are told what the variables say: no FSDP gathering, float32 weights."""
+    plan = make_plan("fp8")
+    assert plan["launch"]["fp8_config"]["enable_fsdp_float8_all_gather"] is False
+    assert plan["launch"]["mixed_precision"] == "fp8"
+    assert plan["model"] == {"dtype": "float32"}

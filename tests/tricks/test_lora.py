@@ -10,7 +10,14 @@ import pytest
 import torch
 from doors import DOORS, load, train
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForSequenceClassification
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForQuestionAnswering,
+    BertForTokenClassification,
+    LlamaConfig,
+    LlamaForSequenceClassification,
+)
 from trl import SFTConfig
 
 from hf_efficient import Machine, add_adapter, make_plan, model_keywords, peft_config, prepare_model, training_arguments
@@ -56,22 +63,67 @@ def test_frozen_weights_keep_their_dtype(add: Any, names: tuple[str, ...], store
 
 def test_whole_modules_are_trained_in_float32_too(stored_in_bf16: Path) -> None:
     """A module that is trained as a whole beside the adapters is in float32, unlike its frozen original."""
-    model = add_adapter(make_plan("lora"), load(stored_in_bf16), modules_to_save=["lm_head"])
+    model = add_adapter(make_plan("lora", "bf16"), load(stored_in_bf16), modules_to_save=["lm_head"])
     head = model.get_output_embeddings()
     assert head.modules_to_save["default"].weight.dtype == torch.float32
     assert head.original_module.weight.dtype == torch.bfloat16
 
 
-def test_a_new_head_is_trained_whole() -> None:
-    """A classification head, which no checkpoint has, is trained as a whole and not by an adapter."""
-    config = LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_labels=3
+SMALL = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+HEADS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "score": (LlamaForSequenceClassification, LlamaConfig, {"labels": [1], "pad_token_id": 0}),
+    "classifier": (BertForTokenClassification, BertConfig, {"labels": [[1, 0, 1]]}),
+    "qa_outputs": (BertForQuestionAnswering, BertConfig, {"start_positions": [0], "end_positions": [2]}),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_new_head_is_trained_whole(head: str) -> None:
+    """The head that no checkpoint has is trained as a whole and not by an adapter, and gradients reach both."""
+    kind, config, labels = HEADS[head]
+    padding = {"pad_token_id": labels.pop("pad_token_id")} if "pad_token_id" in labels else {}
+    model = add_adapter(make_plan("lora"), kind(config(**SMALL, **padding)))
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad and "lora_" not in name}
+    assert trained
+    assert all(name.startswith(f"base_model.model.{head}.modules_to_save.default.") for name in trained)
+    model(
+        input_ids=torch.tensor([[3, 4, 5]]), **{key: torch.tensor(value) for key, value in labels.items()}
+    ).loss.backward()
+    gradients = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
+    assert {name for name in trained if name.endswith("weight")} <= gradients  # two softmaxes do not see a bias
+    assert any("lora_B" in name for name in gradients)
+
+
+def test_a_speech_model_is_no_reader_of_tokens() -> None:
+    """Whisper, whose class is named as a translator's, gets an adapter for its own inputs and trains."""
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    config = WhisperConfig(
+        vocab_size=32,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        num_mel_bins=8,
+        max_source_positions=10,
+        max_target_positions=8,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,
     )
-    plan = make_plan("lora")
-    model = add_adapter(plan, LlamaForSequenceClassification(config))
-    assert str(peft_config(plan, model).task_type) == "SEQ_CLS"
-    heads = [name for name, weight in model.named_parameters() if weight.requires_grad and "score" in name]
-    assert heads == ["base_model.model.score.modules_to_save.default.weight"]
+    model = add_adapter(make_plan("lora"), WhisperForConditionalGeneration(config))
+    model(input_features=torch.randn(1, 8, 20), labels=torch.tensor([[3, 4]])).loss.backward()
+    assert any(weight.grad is not None for weight in model.parameters())
+
+
+def test_float32_layers_beside_16_bits_want_autocast(stored_in_bf16: Path) -> None:
+    """Layers trained as a whole in float32 on frozen bf16 ones are refused without bf16, and train with it."""
+    with pytest.raises(ValueError, match="add bf16 or fp16 to the plan"):
+        add_adapter(make_plan("lora"), load(stored_in_bf16), modules_to_save=["lm_head"])
 
 
 def test_the_plan_is_the_configuration(tiny: Path) -> None:
@@ -92,6 +144,22 @@ def test_an_adapter_is_not_added_twice(tiny: Path) -> None:
     assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
 
 
+def test_another_adapter_is_refused(tiny: Path) -> None:
+    """A model whose adapter is not the plan's is not taken for it, and a field that PEFT has not is named."""
+    model = add_adapter(make_plan("lora"), load(tiny))
+    with pytest.raises(ValueError, match=r"has an adapter with r=16 already, and lora\(4\) wants 4"):
+        add_adapter(make_plan("lora(4)"), model)
+    with pytest.raises(ValueError, match=r"no field of LoraConfig 'lora_alfa': did you mean lora_alpha\?"):
+        add_adapter(make_plan("lora"), load(tiny), lora_alfa=1)
+
+
+@pytest.mark.parametrize("spelling", ["lora(alpha=0)", "lora(dropout=1.0)", "lora(target_modules=[])", "lora(r=0)"])
+def test_adapters_that_train_nothing_are_refused(spelling: str) -> None:
+    """A scale of zero, dropping everything and no layers are refused by the name of the argument."""
+    with pytest.raises(ValueError, match=spelling.split("(")[1].split("=")[0]):
+        make_plan(spelling)
+
+
 def test_sft_loads_a_named_model_alike(tmp_path: Path) -> None:
     """SFTConfig carries the keywords of from_pretrained for a model that SFTTrainer is given by name."""
     args = training_arguments(make_plan("lora"), SFTConfig, output_dir=tmp_path)
@@ -100,6 +168,15 @@ def test_sft_loads_a_named_model_alike(tmp_path: Path) -> None:
         training_arguments(make_plan("lora"), SFTConfig, output_dir=tmp_path, model_init_kwargs=None).model_init_kwargs
         is None
     )
+
+
+def test_your_keywords_for_sft_stand_beside_the_plans(tmp_path: Path) -> None:
+    """A keyword of yours for from_pretrained is added, and does not take the quantization away."""
+    yours = {"attn_implementation": "eager"}
+    args = training_arguments(make_plan("qlora"), SFTConfig, output_dir=tmp_path, model_init_kwargs=yours)
+    assert args.model_init_kwargs["quantization_config"]["load_in_4bit"]
+    assert args.model_init_kwargs["attn_implementation"] == "eager"
+    assert model_keywords(make_plan("bf16"), torch_dtype="bfloat16") == {"dtype": "bfloat16"}
 
 
 def test_missing_peft_and_two_adapters_are_named() -> None:

@@ -205,6 +205,30 @@ def test_a_model_that_mixes_documents_is_refused(tokenizer: Any) -> None:
         hf.make_collator(hf.make_plan("packing"), tokenizer)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_small_leak_is_noticed_in_any_dtype(dtype: torch.dtype, tokenizer: Any) -> None:
+    """Documents that see a hundredth of each other are noticed, also where 16 bits round as much; dropout is not."""
+
+    class Leaking(LlamaForCausalLM):
+        def forward(self, input_ids: Any, position_ids: Any = None, **keywords: Any) -> Any:
+            output = super().forward(input_ids, position_ids=position_ids, **keywords)
+            output.logits = output.logits + 0.01 * output.logits.mean(dim=1, keepdim=True)
+            return output
+
+    sound = LlamaForCausalLM(LlamaConfig(**GATED, attention_dropout=0.5)).to(dtype).train()
+    hf.make_collator(hf.make_plan("packing"), tokenizer, sound)
+    with pytest.raises(ValueError, match="packing would mix documents in Leaking"):
+        hf.make_collator(hf.make_plan("packing"), tokenizer, Leaking(LlamaConfig(**GATED)).to(dtype))
+
+
+def test_what_cannot_be_tried_is_said(tokenizer: Any) -> None:
+    """A model whose weights are not there yet is not tried, and a warning says so."""
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**GATED))
+    with pytest.warns(UserWarning, match="packing was not tried on LlamaForCausalLM, since its weights are sharded"):
+        hf.make_collator(hf.make_plan("packing"), tokenizer, model)
+
+
 def test_the_trial_leaves_the_model_alone(tokenizer: Any) -> None:
     """Mode, random numbers and weights are as before; the cache alone is off."""
     model = make("Llama").train()
@@ -216,6 +240,15 @@ def test_the_trial_leaves_the_model_alone(tokenizer: Any) -> None:
     assert model.config.use_cache is False
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+
+
+def test_sft_takes_what_it_can_work_with(tmp_path: Path) -> None:
+    """SFTConfig keeps the column of lengths by itself, takes the strategy, and packing=False takes the trick out."""
+    plan = hf.make_plan("packing('bfd_split')")
+    args = hf.training_arguments(plan, SFTConfig, output_dir=tmp_path, remove_unused_columns=True)
+    assert (args.packing, args.packing_strategy, args.remove_unused_columns) == (True, "bfd_split", True)
+    args = hf.training_arguments(plan, SFTConfig, output_dir=tmp_path, packing=False)
+    assert (args.packing, args.packing_strategy) == (False, "bfd")
 
 
 @pytest.mark.parametrize("field", ["use_cache", "remove_unused_columns"])
@@ -241,3 +274,44 @@ def test_a_head_over_whole_rows_is_refused(tokenizer: Any) -> None:
     config = BertConfig(**SMALL, intermediate_size=64)
     with pytest.raises(ValueError, match="made for causal language models"):
         hf.make_collator(hf.make_plan("packing"), tokenizer, BertForSequenceClassification(config))
+
+
+def test_padding_is_no_document(documents: list[list[int]]) -> None:
+    """Rows that were padded before are packed without their padding, labels included."""
+    padded = [(document + [0] * 30)[:30] for document in documents]
+    masks = [[1] * len(document) + [0] * (30 - len(document)) for document in documents]
+    data = Dataset.from_dict({"input_ids": padded, "labels": padded, "attention_mask": masks})
+    rows = hf.pack(hf.make_plan("packing"), data, max_length=ROW)
+    assert sorted(map(len, rows["input_ids"])) != [30] * len(rows)
+    assert sum(map(sum, rows["input_ids"])) == sum(map(sum, documents))
+    assert sum(map(len, rows["input_ids"])) == sum(map(len, documents))
+    assert rows["labels"] == rows["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "sentence"),
+    [
+        ({"input_ids": [[3, 4]], "seq_lengths": [[2]]}, 8, "packed already"),
+        ({"text": ["one"]}, 8, "pack needs a column input_ids, and the data have text"),
+        ({"input_ids": [[], []]}, 8, "every row is empty"),
+        ({"input_ids": [[3, 4]], "labels": [1]}, 8, "a list of numbers per row in labels, and the first row has 1"),
+        ({"input_ids": [[3, 4]]}, 0, "max_length must be a whole number of at least 2 tokens, not 0"),
+        ({"input_ids": [[3, 4]]}, 8.0, "max_length must be"),
+        ([[3, 4]], 8, "pack takes a datasets.Dataset, one split of it, and not a list"),
+    ],
+)
+def test_what_cannot_be_packed_is_one_sentence(rows: Any, length: Any, sentence: str) -> None:
+    """Data of another kind, packed rows and lengths of nothing are refused by name."""
+    data = Dataset.from_dict(rows) if isinstance(rows, dict) else rows
+    with pytest.raises(ValueError, match=sentence):
+        hf.pack(hf.make_plan("packing"), data, max_length=length)
+
+
+def test_empty_rows_are_left_out(documents: list[list[int]]) -> None:
+    """A row without tokens among others packs as if it were not there."""
+    plan = hf.make_plan("packing")
+    with_empty, without = (
+        hf.pack(plan, Dataset.from_dict({"input_ids": rows}), max_length=ROW)["input_ids"]
+        for rows in ([[], *documents, []], documents)
+    )
+    assert with_empty == without

@@ -55,3 +55,19 @@ def test_without_it_the_longest_row_decides(batches: Any, tiny: Path, tmp_path: 
     """A plan without the trick pads to the longest row alone."""
     made = batches(hf.make_plan("batch_size(2)"), tiny, tmp_path)
     assert [batch["input_ids"].shape[1] for batch in made] == [11, 20]
+
+
+def test_rows_without_labels_predict_their_own_tokens(tiny: Path) -> None:
+    """Where rows have no labels, every token that is not masked is one."""
+    collate = hf.make_collator(hf.make_plan("pad_to_multiple"), AutoTokenizer.from_pretrained(tiny))
+    batch = collate([{"input_ids": [3, 4, 5]}, {"input_ids": [6, 7, 0, 0], "attention_mask": [1, 1, 0, 0]}])
+    assert batch["labels"].tolist() == [[3, 4, 5, *[-100] * 5], [6, 7, *[-100] * 6]]
+
+
+@pytest.mark.parametrize("key", ["label", "labels"])
+def test_rows_of_one_label_keep_it(key: str, tiny: Path) -> None:
+    """Rows of a classification are padded, and their labels are one number each."""
+    collate = hf.make_collator(hf.make_plan("pad_to_multiple"), AutoTokenizer.from_pretrained(tiny))
+    batch = collate([{"input_ids": [3, 4, 5], key: 1}, {"input_ids": [6], key: 0}])
+    assert batch["input_ids"].shape == (2, 8)
+    assert batch["labels"].tolist() == [1, 0]

@@ -88,6 +88,13 @@ def test_sft_trainer_learns_with_float32_adapters(by_name: bool, tiny: Path, tas
     assert loss(trainer.model, task) < before - 0.01
 
 
+@pytest.mark.parametrize("add", [hf.add_adapter, hf.prepare_model])
+def test_a_model_that_is_not_in_four_bits_is_refused(add: Any, tiny: Path) -> None:
+    """A model loaded without the plan's keywords is named as what it is, and not trained as if it were in 4 bits."""
+    with pytest.raises(ValueError, match="not: load it with from_pretrained"):
+        add(hf.make_plan("qlora"), load(tiny))
+
+
 def test_old_cards_compute_in_float16() -> None:
     """A T4 is told that it has no bfloat16, and has what compute_dtype='float16' needs."""
     old = hf.Machine.named("T4")
