@@ -31,6 +31,7 @@ def recipe(request: pytest.FixtureRequest) -> Callable[[list[str]], Any]:
     return main
 
 
+@pytest.mark.launch
 def test_it_trains_a_model_that_loads_and_generates(
     recipe: Callable[[list[str]], Any], tiny: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

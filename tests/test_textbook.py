@@ -150,6 +150,7 @@ def test_clipping_keeps_the_direction(door: Door, load: Any, rows: Rows, limit: 
     assert torch.cosine_similarity(clipped, true, dim=0).item() == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.launch
 def test_loss_scaling_saves_what_float16_loses(load: Any, rows: Rows) -> None:
     """Where an update has 100 million tokens, float16 gradients are all zero without loss scaling and right with it."""
 

@@ -86,6 +86,7 @@ def test_labels_are_shifted_where_the_loss_shifts(name: str) -> None:
     assert shifts_labels(model) != first_counts
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_a_shorter_last_window_counts_right(tiny: Path, unequal: Rows, steps: int) -> None:
     """Ten micro-batches in windows of 3 leave one of 1; each window is the batch of its own rows, none is thinned."""

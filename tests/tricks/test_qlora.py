@@ -67,6 +67,7 @@ def test_weights_lie_in_four_bits(door: str, tiny: Path, task: list[Any]) -> Non
     assert (trained, frozen) == ({torch.float32}, {torch.uint8, torch.bfloat16})
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("by_name", [True, False])
 def test_sft_trainer_learns_with_float32_adapters(by_name: bool, tiny: Path, task: list[Any], tmp_path: Path) -> None:
     """SFTTrainer loads a named model in 4 bits, and after `add_adapter` its adapters are in float32 and learn."""
