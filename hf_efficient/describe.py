@@ -75,7 +75,7 @@ def plan_report(plan: Plan, machine: Machine, processes: int) -> Row:
         "unmet": plan.unmet(machine),
         "effective_batch": effective_batch(plan, processes),
         "replaced": list(settled.replaced),
-        "notes": list(settled.notes),
+        "notes": [*settled.notes, *_remarks(plan)],
         "advice": plan.advice(machine),
     }
 
@@ -84,6 +84,11 @@ def machine_row(machine: Machine) -> Row:
     """Return a machine as data that JSON can hold."""
     capability = ".".join(map(str, machine.capability)) if machine.capability > (0, 0) else ""
     return asdict(machine) | {"capability": capability}
+
+
+def _remarks(plan: Plan) -> list[str]:
+    """Return what the plan's tricks say about what your script has to do; SFTConfig's are said where it is built."""
+    return [text for trick in plan.tricks for target, text in trick.remarks.items() if target != "sft"]
 
 
 def _settings(plan: Plan) -> list[Row]:

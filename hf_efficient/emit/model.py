@@ -77,8 +77,7 @@ def add_adapter(plan: Plan, model: M, **yours: Any) -> M:
         return model
     from peft import PeftModel, get_peft_model
 
-    _check(plan, model)
-
+    _check(plan, model, config)
     # DeepSpeed gathers the small weights of a ZeRO-3 model into one buffer of one dtype (TRL issue 6089), and keeps
     # float32 copies itself.
     sharded = any(hasattr(parameter, "ds_id") for parameter in model.parameters())
@@ -96,7 +95,7 @@ def add_adapter(plan: Plan, model: M, **yours: Any) -> M:
     return model
 
 
-def _check(plan: Plan, model: nn.Module) -> None:
+def _check(plan: Plan, model: nn.Module, config: LoraConfig) -> None:
     """Raise ValueError for a model that cannot be the one that the plan means."""
     author = plan.author("peft", "r")
     if plan["model"].get("quantization_config") and not getattr(model, "is_loaded_in_4bit", False):
@@ -106,10 +105,11 @@ def _check(plan: Plan, model: nn.Module) -> None:
         )
     for there in getattr(model, "peft_config", {}).values():
         for key in ("r", "lora_alpha"):
-            if getattr(there, key, None) != plan["peft"][key]:
+            found, wanted = getattr(there, key, None), getattr(config, key)
+            if found != wanted:
                 raise ValueError(
-                    f"The model has an adapter with {key}={getattr(there, key, None)!r} already, and {author} wants "
-                    f"{plan['peft'][key]!r}: take the plan that made it, or a model without an adapter."
+                    f"The model has an adapter with {key}={found!r} already, and {author} wants {wanted!r}: take the "
+                    "plan that made it, or a model without an adapter."
                 )
 
 

@@ -49,4 +49,8 @@ def lora(
             "target_modules": target_modules,
         },
         decides=("model.dtype",),
+        remarks={
+            "peft": "Pass the model through add_adapter(plan, model) before Trainer, or give SFTTrainer "
+            "peft_config(plan): arguments alone do not add the adapter."
+        },
     )

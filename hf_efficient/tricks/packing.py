@@ -39,6 +39,10 @@ def packing(strategy: Literal["bfd", "bfd_split"] = "bfd") -> Trick:
         trainer={"use_cache": False, "remove_unused_columns": False},
         sft={"packing": True, "packing_strategy": strategy, "remove_unused_columns": True},
         collator={"padding_free": True, "strategy": strategy},
+        remarks={
+            "collator": "Pack the rows with pack(plan, rows, max_length=...) and collate them with make_collator(plan, "
+            "tokenizer, model); SFTTrainer does both itself."
+        },
         insists={
             "use_cache": "with a cache transformers masks packed rows as one document",
             "remove_unused_columns": "Trainer would drop the column with the documents' lengths",

@@ -179,6 +179,14 @@ def test_your_keywords_for_sft_stand_beside_the_plans(tmp_path: Path) -> None:
     assert model_keywords(make_plan("bf16"), torch_dtype="bfloat16") == {"dtype": "bfloat16"}
 
 
+def test_the_plan_says_what_a_script_has_to_do() -> None:
+    """The report of a plan with an adapter says that arguments alone do not add it."""
+    from hf_efficient.describe import plan_report
+
+    [said] = plan_report(make_plan("lora"), Machine(), 1)["notes"]
+    assert "add_adapter(plan, model) before Trainer" in said
+
+
 def test_missing_peft_and_two_adapters_are_named() -> None:
     """A machine without PEFT is told how to install it, and lora beside qlora is a conflict."""
     [sentence] = make_plan("lora").unmet(replace(Machine.named("A10"), packages={}))
