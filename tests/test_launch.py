@@ -37,6 +37,7 @@ def flags(tiny: Path, tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_one_process_trains_and_saves(recipe: str, flags: list[str], tmp_path: Path) -> None:
     """`accelerate launch recipes/NAME.py` ends with a summary and a saved model."""

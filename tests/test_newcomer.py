@@ -94,7 +94,7 @@ def test_the_contract_tests_take_it_up(house: Path) -> None:
     assert int(run.stdout.split(" passed")[0].split()[-1]) >= 8, run.stdout[-500:]
 
 
-@pytest.mark.launch
+@pytest.mark.slow
 def test_a_careless_newcomer_is_told_what_is_missing(house: Path) -> None:
     """Without its figures and its `close`, the generic tests say so in words."""
     careless = TRICK.replace("Published: nothing.", "").replace('numerics="different"', 'numerics="close"')

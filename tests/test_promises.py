@@ -36,6 +36,7 @@ def cases() -> Iterator[Any]:
     """Yield every trick with its defaults, and the variants that their tests name, through both doors."""
     for spelling in [*catalogue(), *variants.VARIANTS]:
         marks = [pytest.mark.launch] if spelling in (*variants.NOT_FAST, *variants.VARIANTS) else []
+        marks = [pytest.mark.slow] if spelling in variants.SLOW else marks
         if spelling in BY_HAND:
             yield pytest.param(spelling, BY_HAND[spelling], marks=marks, id=spelling)
             continue

@@ -25,6 +25,8 @@ VARIANTS = _named("VARIANTS")
 """Spellings that set something else than the trick with its defaults."""
 NOT_FAST = _named("NOT_FAST")
 """Spellings that take many seconds to run here, for a compiler's sake; `make test` runs them, `make test-fast` not."""
+SLOW = _named("SLOW")
+"""Spellings that take most of a minute; `make test-all` alone runs them."""
 _SPELLED = [parse(name) for name in [*catalogue(), *VARIANTS]]
 PACKAGES = {need.package: "1" for trick in _SPELLED if isinstance(trick, Trick) for need in trick.needs if need.package}
 GPU = Machine(gpu="test", accelerator="cuda", capability=(9, 0), gpus=8, memory_gib=80.0, packages=PACKAGES,

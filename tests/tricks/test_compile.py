@@ -22,8 +22,8 @@ VARIANTS = [
     "compile('aot_eager', 'reduce-overhead')",
     "compile('aot_eager', regional=True)",
 ]
+SLOW = ["compile"]
 NOT_FAST = [
-    "compile",
     "compile('aot_eager')",
     "compile('aot_eager', 'reduce-overhead')",
     "compile('aot_eager', regional=True)",

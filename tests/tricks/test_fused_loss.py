@@ -62,7 +62,7 @@ def test_sft_says_that_its_loss_does_it_already(tmp_path: Path, monkeypatch: pyt
     assert hf.training_arguments(plan, output_dir=tmp_path).use_liger_kernel is True
 
 
-@pytest.mark.launch
+@pytest.mark.slow
 def test_the_logits_never_exist(tiny: Path, rows: list[Any], tmp_path: Path) -> None:
     """Through either door the forward pass returns a loss without logits, with the gradient of the plain loss."""
     torch.save(rows, tmp_path / "rows.pt")
