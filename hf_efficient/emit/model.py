@@ -6,6 +6,7 @@ import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hf_efficient.emit.launcher import PRECISION
 from hf_efficient.plan import Plan
 from hf_efficient.wording import unknown
 
@@ -145,7 +146,7 @@ def _require_one_dtype(plan: Plan, model: nn.Module) -> None:
     whole = {name for name, weight in model.named_parameters() if weight.requires_grad and "lora_" not in name}
     frozen = {weight.dtype for weight in model.parameters() if not weight.requires_grad and weight.is_floating_point()}
     autocast = plan["trainer"].get("bf16") or plan["trainer"].get("fp16") or plan["accelerator"].get("mixed_precision")
-    asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no") != "no"
+    asked = os.environ.get(PRECISION, "no") != "no"
     if whole and any(dtype.itemsize == 2 for dtype in frozen) and not (autocast or asked):
         raise ValueError(
             f"{sorted(whole)[0]} is trained in float32 beside frozen weights in 16 bits, which fit together under "

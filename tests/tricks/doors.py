@@ -125,6 +125,14 @@ def state_bytes(run: Run) -> int:
     return sum({tensor.data_ptr(): tensor.nbytes for tensor in found}.values())
 
 
+def block_bytes(run: Run) -> int:
+    """Return the bytes of the optimizer's state for the linear layers of the blocks; the rest is thrown away."""
+    blocks = {parameter for name, parameter in run.model.named_parameters() if "proj" in name}
+    for parameter in run.optimizer.state.keys() - blocks:
+        del run.optimizer.state[parameter]
+    return state_bytes(run)
+
+
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor) and not hasattr(value, "__tensor_flatten__"):
         yield value
