@@ -31,6 +31,7 @@ def activation_checkpointing(every_n_layers: Annotated[int, AtLeast(1)] = 1, off
         saves=f"the activations of {treated}, but for its input",
         costs=f"one more forward pass of {treated}" + (", and two copies over the bus" if offload else ""),
         numerics="exact",
+        shows=("recomputed",),
         needs=_OFFLOAD if offload else (),
         trainer={
             "activation_checkpointing": True,

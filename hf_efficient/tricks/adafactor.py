@@ -22,6 +22,7 @@ def adafactor() -> Trick:
         saves="nearly all optimizer state (8 bytes per parameter under AdamW)",
         costs="another training; a slower step",
         numerics="different",
+        shows=("optimizer",),
         trainer={"optim": "adafactor"},
         optimizer={"name": "adafactor"},
     )

@@ -28,6 +28,7 @@ def adamw_8bit(*, paged: bool = False) -> Trick:
         saves="6 of AdamW's 8 bytes of state per parameter" + (", and moves the rest out when the GPU is full" * paged),
         costs="moments rounded to 8 bits: another run of the same quality" + ("; slow while it pages" * paged),
         numerics="different",
+        shows=("paged",) if paged else ("optimizer",),
         needs=(BITSANDBYTES,),
         trainer={"optim": name},
         optimizer={"name": name},

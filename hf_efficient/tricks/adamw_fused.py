@@ -25,6 +25,7 @@ def adamw_fused() -> Trick:
         saves="time of the optimizer step, and the temporaries of foreach",
         costs="nothing",
         numerics="exact",
+        shows=("optimizer",),
         trainer={"optim": "adamw_torch_fused"},
         optimizer={"name": "adamw_torch_fused"},
     )

@@ -26,6 +26,7 @@ def adamw_torchao_4bit() -> Trick:
         saves="7 of AdamW's 8 bytes of state per parameter",
         costs="moments rounded to 4 bits; compilation at the start",
         numerics="different",
+        shows=("optimizer",),
         needs=(TORCHAO, COMPILED_STEP),
         trainer={"optim": "adamw_torch_4bit"},
         optimizer={"name": "adamw_torch_4bit"},

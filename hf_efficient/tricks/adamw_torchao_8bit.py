@@ -28,6 +28,7 @@ def adamw_torchao_8bit() -> Trick:
         saves="6 of AdamW's 8 bytes of state per parameter",
         costs="moments rounded to 8 bits; compilation at the start",
         numerics="different",
+        shows=("optimizer",),
         needs=(TORCHAO, COMPILED_STEP),
         trainer={"optim": "adamw_torch_8bit"},
         optimizer={"name": "adamw_torch_8bit"},

@@ -51,6 +51,7 @@ def apollo(
         saves="most of AdamW's 8 bytes of state per parameter, in linear layers wider than the rank",
         costs="another training, without weight decay; a package that is not for commercial use",
         numerics="different",
+        shows=("optimizer",),
         needs=(APOLLO_TORCH,),
         trainer={"optim": "apollo_adamw", "optim_args": text, "optim_target_modules": BLOCKS},
         optimizer={"name": "apollo_adamw", "args": text, "target_modules": BLOCKS},

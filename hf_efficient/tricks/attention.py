@@ -77,6 +77,7 @@ def attention(implementation: Implementation = "sdpa") -> Trick:
         saves="the matrix of attention scores, length x length per head",
         costs="nothing" if implementation != "eager" else "the matrix of attention scores in memory",
         numerics="close",
+        shows=("attention",),
         # Measured 2026-11-30: 11.2 eps for eager, on a CPU (tests/test_promises.py prints it). Flash kernels could
         # not be run here; they compute in bfloat16, so their bound is that of the bf16 trick.
         within=Rounding("bfloat16", 16) if kernel else Rounding("float32", 48),

@@ -36,6 +36,7 @@ def batch_size(
         saves="nothing by itself; fewer, larger kernels use the GPU better",
         costs=f"activations of {per_device} samples",
         numerics="exact",
+        shows=("rows",),
         trainer={"per_device_train_batch_size": per_device},
         dataloader={"batch_size": per_device},
         loop={"effective_batch": effective} if effective else {},

@@ -38,6 +38,7 @@ def compile(
         saves="memory traffic between the operations that it fuses",
         costs="compilation at the start and at each new shape",
         numerics="close",
+        shows=("graphs",),
         # Measured 2026-11-29: 13.2 eps with inductor on a CPU, 2-layer Llama (tests/test_promises.py prints it).
         within=Rounding("float32", 48),
         needs=(

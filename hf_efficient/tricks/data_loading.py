@@ -35,6 +35,7 @@ def data_loading(
         saves="the time that the GPU waits for its next batch",
         costs=f"{workers} processes and {workers * prefetch} batches of host memory",
         numerics="exact",
+        shows=("workers",) if workers else ("pinned",),
         trainer={
             "dataloader_num_workers": workers,
             "dataloader_pin_memory": pinned,

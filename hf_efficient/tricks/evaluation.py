@@ -27,6 +27,7 @@ def evaluation(per_device: Annotated[int, AtLeast(1)] = 4, host_every: Annotated
         saves="the logits of all evaluation rows but the last batches, on the GPU",
         costs="a copy to the host, and an emptied cache, every few batches",
         numerics="exact",
+        shows=("eval_rows",),
         trainer={"per_device_eval_batch_size": per_device, "eval_accumulation_steps": host_every},
         loop={"per_device_eval_batch_size": per_device},
     )

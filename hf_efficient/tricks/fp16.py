@@ -26,6 +26,7 @@ def fp16() -> Trick:
         saves="half of the activations' bytes; matmuls run on Tensor Cores",
         costs="11 instead of 24 significant bits in the matmuls; an update is skipped now and then",
         numerics="close",
+        shows=("dtypes",),
         # Measured 2026-11-29: 4.9 eps, plain torch.autocast and GradScaler on a CPU (tests/test_promises.py prints it).
         within=Rounding("float16", 16),
         needs=(

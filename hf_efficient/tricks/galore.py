@@ -37,6 +37,7 @@ def galore(
         saves="most of AdamW's 8 bytes of state per parameter, in linear layers wider than the rank",
         costs="another training, without weight decay; an SVD per layer now and then",
         numerics="different",
+        shows=("optimizer",),
         needs=(Need(package="galore-torch", otherwise="Run `pip install 'hf-efficient[optimizers]'`."),),
         trainer={"optim": "galore_adamw", "optim_args": text, "optim_target_modules": BLOCKS},
         optimizer={"name": "galore_adamw", "args": text, "target_modules": BLOCKS},

@@ -30,6 +30,7 @@ def gradient_accumulation(steps: Annotated[int, AtLeast(1)] = 8) -> Trick:
         saves=f"the batch in memory is 1/{steps} of the batch that an update sees",
         costs="smaller matmuls fill the GPU less",
         numerics="exact",
+        shows=("forwards",),
         trainer={"gradient_accumulation_steps": steps},
         accelerator={"gradient_accumulation_steps": steps},
     )

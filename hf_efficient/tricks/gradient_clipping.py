@@ -28,6 +28,7 @@ def gradient_clipping(max_norm: Annotated[float, AtLeast(0)] = 1.0) -> Trick:
         costs="one pass over the gradients per update",
         # Part of the training, not an approximation of it: the same through every door and engine.
         numerics="different",
+        shows=("clipped",),
         trainer={"max_grad_norm": float(max_norm)},
         loop={"max_grad_norm": float(max_norm)},
     )

@@ -26,6 +26,7 @@ def length_grouping() -> Trick:
         saves="computing on padding",
         costs="one pass over the rows at the start, and batches that are less random",
         numerics="different",
+        shows=("order",),
         trainer={"train_sampling_strategy": "group_by_length"},
         dataloader={"sampler": "group_by_length"},
     )

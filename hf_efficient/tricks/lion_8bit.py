@@ -32,6 +32,7 @@ def lion_8bit(*, paged: bool = False) -> Trick:
         saves="7 of AdamW's 8 bytes of state per parameter" + (", and moves the rest out when the GPU is full" * paged),
         costs="another training: a learning rate 3 to 10 times smaller" + ("; slow while it pages" * paged),
         numerics="different",
+        shows=("paged",) if paged else ("optimizer",),
         needs=(BITSANDBYTES,),
         trainer={"optim": name, "adam_beta1": BETAS[0], "adam_beta2": BETAS[1]},
         optimizer={"name": name, "betas": BETAS},

@@ -40,6 +40,7 @@ def lora(
         saves="gradients and optimizer state of all weights but the adapters",
         costs="another training: updates of low rank; two more small matmuls per layer",
         numerics="different",
+        shows=("trained",),
         needs=(PEFT,),
         model={"dtype": dtype},
         peft={

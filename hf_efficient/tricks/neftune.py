@@ -27,6 +27,7 @@ def neftune(noise_alpha: Annotated[float, AtLeast(0.01)] = 5.0) -> Trick:
         saves="epochs: more is learned from the same instructions",
         costs="training losses that are no longer comparable with those of a run without noise",
         numerics="different",
+        shows=("noise",),
         trainer={"neftune_noise_alpha": noise_alpha},
         prepare=FunctionCall(
             "transformers.integrations.neftune.activate_neftune", {"neftune_noise_alpha": noise_alpha}

@@ -34,6 +34,7 @@ def packing(strategy: Literal["bfd", "bfd_split"] = "bfd") -> Trick:
         saves="the padding, and the time and memory that it takes",
         costs="a pass over the data before training; a batch that holds more documents",
         numerics="exact",
+        shows=("documents",),
         needs=(TRL,),
         heads=("causal_lm",),
         trainer={"use_cache": False, "remove_unused_columns": False},

@@ -27,6 +27,7 @@ def pad_to_multiple(multiple: Annotated[int, AtLeast(1)] = 8) -> Trick:
         saves="time of 16-bit matmuls, and recompilations",
         costs=f"up to {multiple - 1} tokens of padding per row",
         numerics="exact",
+        shows=("shapes",),
         sft={"pad_to_multiple_of": multiple},
         collator={"pad_to_multiple_of": multiple},
     )

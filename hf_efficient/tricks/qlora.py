@@ -41,6 +41,7 @@ def qlora(
         adapter,
         saves="three quarters of the frozen weights' 2 bytes, and all that lora saves",
         costs="weights rounded to 4 bits, and dequantised in every pass",
+        shows=("layers",),
         needs=(*adapter.needs, BITSANDBYTES, *((AMPERE_OR_CPU,) if compute_dtype == "bfloat16" else ())),
         model={
             **adapter.model,

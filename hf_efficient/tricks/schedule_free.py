@@ -36,6 +36,7 @@ def schedule_free(warmup_steps: Annotated[int, AtLeast(0)] | None = None) -> Tri
         saves="the search for a schedule, and the updates past the point where you would have stopped",
         costs="another training; the loop says when it trains and when it evaluates",
         numerics="different",
+        shows=("optimizer",),
         needs=(SCHEDULEFREE,),
         trainer={"optim": "schedule_free_adamw", **schedule},
         optimizer={"name": "schedule_free_adamw"},

@@ -23,6 +23,7 @@ def tf32() -> Trick:
         saves="time of every fp32 matmul and convolution",
         costs="10 instead of 23 bits of mantissa in fp32 matmuls",
         numerics="close",
+        shows=("matmul",),
         # TF32 has the 10-bit mantissa of float16; no card here to measure it, so the bound is float16's.
         within=Rounding("float16", 16),
         needs=(Need(capability=(8, 0), otherwise="Leave tf32 out: only Ampere and newer GPUs have it."),),

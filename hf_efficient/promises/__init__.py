@@ -1,0 +1,1 @@
+"""What a trick promises about the training, held against a few updates with it and without it."""

@@ -1,0 +1,180 @@
+"""What can be wrong with a training whatever its tricks promise: each fault by its mark, with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hf_efficient.promises.measure import Measured
+from hf_efficient.promises.reference import Plain
+from hf_efficient.promises.watch import Seen
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run, how far it is from torch alone, and the same door without tricks."""
+
+    seen: Seen
+    measured: Measured
+    plain: Sequence[Plain]
+    bound: float | None
+    """Within how much its gradient is promised to be; None where it is to differ."""
+    samples: tuple[int, ...]
+    """Samples that each update of the epoch should see."""
+    rates: tuple[float, ...] = ()
+    """Learning rate that each update should have; empty where the plan chooses its own schedule."""
+
+    @property
+    def steps(self) -> int:
+        """Return the micro-batches of a full window."""
+        return max((update.forwards for update in self.seen.updates), default=1)
+
+    @property
+    def off(self) -> bool:
+        """Say whether the gradient is farther off than promised."""
+        distance = self.measured.gradient_diff
+        return self.bound is not None and distance is not None and not distance <= self.bound
+
+
+class Fault(NamedTuple):
+    """What is wrong, and what to do about it."""
+
+    why: str
+    fix: str
+
+
+def first_fault(case: Case) -> Fault | None:
+    """Return what is wrong with a run by the first mark that it bears; None where it bears none."""
+    return next((fault for find in _FINDERS if (fault := find(case))), None)
+
+
+def _no_number(case: Case) -> Fault | None:
+    if case.measured.finite:
+        return None
+    return Fault("a gradient or an update is no finite number", "lower the learning rate, or leave the trick out")
+
+
+def _asleep(case: Case) -> Fault | None:
+    if not case.seen.asleep:
+        return None
+    what = case.seen.asleep[0] or "the model"
+    return Fault(
+        f"{what} is in evaluation mode while it trains, so that its dropout does nothing",
+        "call model.train() after each evaluation and before the first update",
+    )
+
+
+def _lost_samples(case: Case) -> Fault | None:
+    seen = tuple(update.samples for update in case.seen.updates)
+    if seen == case.samples:
+        return None
+    if len(seen) == len(case.samples) - 1 and seen == case.samples[:-1]:
+        return Fault(
+            f"the last window is dropped: {len(seen)} updates instead of {len(case.samples)}, and "
+            f"{case.samples[-1]} of {sum(case.samples)} samples are never learned from",
+            "update after the last micro-batch of the epoch as well, however many there are",
+        )
+    return Fault(
+        f"the updates see {_listed(seen)} samples instead of {_listed(case.samples)}",
+        "update once per window of micro-batches",
+    )
+
+
+def _schedule(case: Case) -> Fault | None:
+    seen = tuple(update.lr for update in case.seen.updates)
+    if not case.rates or all(abs(a - b) <= 1e-6 * max(case.rates) for a, b in zip(seen, case.rates, strict=False)):
+        return None
+    return Fault(
+        f"the learning rates of the updates are {_listed(seen)} instead of {_listed(case.rates)}"
+        + (f": the scheduler is stepped {case.steps} times per update" if case.steps > 1 else ""),
+        "step the scheduler once per update, after optimizer.step()",
+    )
+
+
+def _clipped_scaled(case: Case) -> Fault | None:
+    if len(case.seen.clips) != len(case.seen.updates) or not case.off:
+        return None
+    for (limit, norm), plain in zip(case.seen.clips, case.plain, strict=False):
+        true = float(plain.gradient.double().norm())
+        if norm > 100 * max(true, 1e-30) and norm > limit:
+            return Fault(
+                f"gradients are clipped before they are unscaled: their norm was {norm:.3g} then and is {true:.3g}",
+                "call scaler.unscale_(optimizer), or accelerator.clip_grad_norm_, before clipping",
+            )
+    return None
+
+
+def _lost_gradients(case: Case) -> Fault | None:
+    missing = sorted({name for update in case.seen.updates for name in update.missing})
+    there = {
+        name
+        for plain in case.plain
+        for name, part in zip(case.seen.names, plain.gradient.split(case.seen.sizes), strict=True)
+        if float(part.norm()) > 0
+    } if case.measured.gradient_diff is not None else set()  # fmt: skip
+    lost = [name for name in missing if name in there]
+    if not lost:
+        return None
+    return Fault(
+        f"{len(lost)} parameters get no gradient, {lost[0]} among them",
+        "reentrant checkpointing loses gradients where no input of a layer requires one: pass use_reentrant=False",
+    )
+
+
+def _leak(case: Case) -> Fault | None:
+    if not (case.seen.full_masks and case.off):
+        return None
+    return Fault(
+        "documents of one row see each other: the attention mask that comes with packed rows masks nothing",
+        "leave attention_mask out of packed batches (make_collator does), and keep use_cache=False",
+    )
+
+
+def _scaled(case: Case) -> Fault | None:
+    ratio, aslant, steps = case.measured.norm_ratio, case.measured.aslant, case.steps
+    if not case.off or ratio is None or aslant is None or steps == 1 or aslant > 0.2:
+        return None
+    if abs(ratio * steps - 1) < 0.1:
+        return Fault(
+            f"the gradient is 1/{steps} of what it should be: the loss is divided by the accumulation steps twice",
+            "divide once; accelerator.backward and Trainer divide already",
+        )
+    if abs(ratio / steps - 1) < 0.1:
+        return Fault(
+            f"the gradient is {steps} times what it should be: the loss drops num_items_in_batch, and nothing divides "
+            "it by the accumulation steps",
+            "call exact_accumulation(trainer) before trainer.train(), or divide the summed loss by num_items_in_batch",
+        )
+    return None
+
+
+def _far(case: Case) -> Fault | None:
+    if not case.off:
+        return None
+    distance, ratio = case.measured.gradient_diff, case.measured.norm_ratio
+    where = f", most in {_listed(case.measured.where)}" if case.measured.where else ""
+    said = f"; {case.seen.report}" if case.seen.report and "chang" in case.seen.report else ""
+    return Fault(
+        f"the gradient is {distance:.2g} off (promised {case.bound:.2g}), its norm {ratio:.4g} times the right one"
+        f"{where}{said}",
+        "leave the trick out of this training",
+    )
+
+
+_FINDERS: tuple[Callable[[Case], Fault | None], ...] = (
+    _no_number,
+    _asleep,
+    _lost_samples,
+    _schedule,
+    _clipped_scaled,
+    _lost_gradients,
+    _leak,
+    _scaled,
+    _far,
+)
+"""From what explains the others to what only states a distance."""
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in values)

@@ -1,0 +1,116 @@
+"""Runs of one subject through one door, each with what it is to be held against, made once and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from hf_efficient.effective_batch import at_processes
+from hf_efficient.plan import Plan
+from hf_efficient.promises.doors import Door
+from hf_efficient.promises.faults import Case
+from hf_efficient.promises.measure import measure
+from hf_efficient.promises.reference import Plain, plain_updates, textbook_changes
+from hf_efficient.promises.subject import Subject, reference_plan
+from hf_efficient.promises.watch import Seen
+
+UPDATE = 8
+"""Samples of an update where the plan does not say."""
+MOST = 256
+"""Samples of an update at most: a plan's own effective batch is cut down to it."""
+
+
+def samples_wanted(plan: Plan) -> int:
+    """Return how many samples a trial of `plan` trains on: two whole updates and most of a third."""
+    effective = sized(plan)[1]
+    return 2 * effective + max(1, effective * 5 // 8)
+
+
+def sized(plan: Plan) -> tuple[Plan, int]:
+    """Return `plan` with a batch for each micro-step where it says none, and the samples of one update."""
+    settled = at_processes(plan, 1, "trainer")["trainer"]
+    steps = min(settled.get("gradient_accumulation_steps", 1), MOST)
+    batch = settled.get("per_device_train_batch_size") or max(1, UPDATE // steps)
+    if batch * steps > MOST:
+        batch = max(1, MOST // steps)
+        plan = plan.drop("loop", ["effective_batch"])
+        plan = plan.override("trainer", {"gradient_accumulation_steps": steps}, by="verify")
+        plan = plan.override("accelerator", {"gradient_accumulation_steps": steps}, by="verify")
+    return _batched(plan, batch), batch * steps
+
+
+def _batched(plan: Plan, batch: int) -> Plan:
+    plan = plan.override("trainer", {"per_device_train_batch_size": batch}, by="verify")
+    return plan.override("dataloader", {"batch_size": batch}, by="verify")
+
+
+@dataclass
+class Trial:
+    """A subject behind a door. Nothing that is kept depends on the order in which it is asked for."""
+
+    subject: Subject
+    door: Door
+    ours: bool = True
+    """Is it a door of ours, whose optimizer and schedule are known?"""
+    _plain: dict[Any, list[Plain]] = field(default_factory=dict)
+    _base: dict[Any, Seen] = field(default_factory=dict)
+
+    @cached_property
+    def drops(self) -> bool:
+        """Say whether the model drops anything in training."""
+        return self.subject.drops()
+
+    def base(self, effective: int, *, adamw: bool, dropout: bool) -> Seen:
+        """Return a run through the door without any trick, under SGD or AdamW."""
+        key = effective, adamw, dropout
+        if key not in self._base:
+            plan = _batched(Plan(), effective)
+            if adamw:
+                plan = plan.assume("trainer", {"optim": "adamw_torch"}, by="verify")
+                plan = plan.assume("optimizer", {"name": "adamw_torch"}, by="verify")
+            self._base[key] = self.door(plan, self._sized(effective), dropout)
+        return self._base[key]
+
+    def case(self, plan: Plan, *, bound: float | None, dropout: bool) -> tuple[Case, Seen]:
+        """Return what a run of `plan` showed and how far it is from torch alone, and the run without tricks."""
+        plan, effective = self._samples(plan)
+        adamw = "optim" in plan["trainer"]
+        seen = self.door(plan, self._sized(effective), dropout)
+        base = self.base(effective, adamw=adamw, dropout=dropout)
+        plain = self._plainly(plan, effective, dropout)
+        own_schedule = any(key in plan["trainer"] for key in ("lr_scheduler_type", "warmup_steps", "learning_rate"))
+        rates = tuple(update.lr for update in base.updates)
+        changes = [update.change for update in base.updates]
+        if self.ours:
+            model = self.subject.model(reference_plan(plan), dropout=dropout)
+            changes = textbook_changes(seen, rates, model, adamw=adamw)
+        samples = tuple(update.samples for update in base.updates)
+        measured = measure(seen, plain, changes)
+        return Case(seen, measured, plain, bound, samples, () if own_schedule else rates), base
+
+    def _samples(self, plan: Plan) -> tuple[Plan, int]:
+        if not plan["collator"].get("padding_free"):
+            return sized(plan)
+        # Equal documents, in one update: how many rows they fill is not known before they are packed.
+        from hf_efficient.promises.apart import apart
+        from hf_efficient.promises.doors import packed
+
+        every = samples_wanted(Plan())
+        steps = at_processes(plan.drop("loop", ["effective_batch"]), 1, "trainer")["trainer"]
+        with apart():
+            rows = len(packed(plan, self._sized(every)))
+        return _batched(plan, -(-rows // steps.get("gradient_accumulation_steps", 1))), every
+
+    def _sized(self, effective: int) -> Subject:
+        """Return the subject with the samples of two updates and most of a third, or of one where that is all."""
+        wanted = effective if effective == samples_wanted(Plan()) else 2 * effective + max(1, effective * 5 // 8)
+        return replace(self.subject, rows=self.subject.rows[:wanted])
+
+    def _plainly(self, plan: Plan, effective: int, dropout: bool) -> list[Plain]:
+        attention = plan["model"].get("attn_implementation")
+        key = reference_plan(plan).settings, attention, effective, dropout
+        key = str(key)
+        if key not in self._plain:
+            self._plain[key] = plain_updates(self._sized(effective), plan, effective=effective, dropout=dropout)
+        return self._plain[key]

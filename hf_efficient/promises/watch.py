@@ -1,0 +1,247 @@
+"""What one run shows of itself, whoever wrote it: its updates, and plain facts about how it computed them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+SEED = 20_000
+"""Random numbers of the first micro-batch of the first update start here."""
+
+
+@dataclass
+class Update:
+    """One update, taken at the model's first weights: vectors in float32 on the CPU, in the order of `Seen.names`."""
+
+    gradient: Tensor
+    change: Tensor
+    lr: float
+    forwards: int
+    samples: int
+    missing: tuple[str, ...]
+    """Parameters that are trained and had no gradient."""
+
+
+@dataclass
+class Seen:
+    """What was seen of a run; `losses` has one mean loss per update where the run tells it."""
+
+    names: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    updates: list[Update] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    clips: list[tuple[float, float]] = field(default_factory=list)
+    """Limit and norm before clipping, of each call of torch's clip_grad_norm_."""
+    asleep: tuple[str, ...] = ()
+    """Modules with dropout, or the model itself (""), that ran in evaluation mode while they were trained."""
+    full_masks: bool = False
+    """Did rows of several documents come with an attention mask that masks nothing?"""
+    facts: dict[str, Any] = field(default_factory=dict)
+    report: str = ""
+    """What `exact_accumulation` or `windows` said."""
+
+
+@dataclass
+class Watch:
+    """Watches a model while something trains it, and puts its weights back after each update.
+
+    All updates are then taken at the same weights, so that their gradients compare whatever the optimizer does.
+    `inside` looks into the model's layers too, which would break a compiled graph.
+    """
+
+    model: nn.Module
+    inside: bool = True
+    seen: Seen = field(default_factory=Seen)
+    _forwards: int = 0
+    _samples: int = 0
+    _calls: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def on(self) -> Iterator[Seen]:
+        """Watch until the block ends."""
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.seen.names, self.seen.sizes = list(self._trained), [p.numel() for p in self._trained.values()]
+        self._before = {name: p.detach().clone() for name, p in self._trained.items()}
+        forward: Any = self._forward if self.inside else torch._dynamo.disable(self._forward)
+        handles = [
+            self.model.register_forward_pre_hook(forward, with_kwargs=True),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        self._layers = [module for module in self.model.modules() if _multiplies(module)]
+        if self.inside:
+            handles += [module.register_forward_hook(self._layer) for module in self._layers]
+        before = graphs()
+        with ExitStack() as stack:
+            for handle in handles:
+                stack.callback(handle.remove)
+            stack.enter_context(self._clipping())
+            yield self.seen
+        self._conclude(graphs() - before)
+
+    def _forward(self, model: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        import torch
+
+        batch = {"input": args[0], **keywords} if args else keywords
+        tensors = {key: value for key, value in batch.items() if isinstance(value, torch.Tensor) and value.ndim}
+        if not tensors:
+            return
+        main = tensors.get(getattr(model, "main_input_name", ""), next(iter(tensors.values())))
+        if not torch.is_grad_enabled():
+            if self.seen.updates:
+                self._most("eval_rows", len(main))
+            return
+        torch.manual_seed(SEED + 1000 * len(self.seen.updates) + self._forwards)
+        self._forwards += 1
+        documents = _documents(tensors)
+        self._samples += documents or len(main)
+        self._most("rows", len(main))
+        self._append("shapes", tuple(sorted((key, tuple(value.shape)) for key, value in tensors.items())))
+        self._append("order", _fingerprint(main, tensors))
+        if documents > len(main):
+            self.seen.facts["documents"] = "several in a row"
+            mask = tensors.get("attention_mask")
+            self.seen.full_masks |= mask is not None and bool(mask.bool().all())
+        self.seen.asleep = self.seen.asleep or _asleep(self.model)
+
+    def _layer(self, module: nn.Module, _: Any, output: Any) -> None:
+        import torch
+
+        if isinstance(output, torch.Tensor) and torch.is_grad_enabled():
+            self._calls[str(output.dtype).removeprefix("torch.")] += 1
+
+    def _mine(self, optimizer: Optimizer) -> bool:
+        trained = {id(p) for p in self._trained.values()}
+        return any(id(p) in trained for group in optimizer.param_groups for p in group["params"])
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        import torch
+
+        if not self._mine(optimizer):
+            return
+        missing = tuple(name for name, p in self._trained.items() if p.grad is None)
+        gradient = _vector(p.grad if p.grad is not None else torch.zeros_like(p) for p in self._trained.values())
+        rate = float(optimizer.param_groups[0]["lr"])
+        self.seen.updates.append(Update(gradient, gradient, rate, self._forwards, self._samples, missing))
+        self._forwards = self._samples = 0
+        self.seen.facts["optimizer"] = _about_optimizer(optimizer)
+
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        import torch
+
+        if not self._mine(optimizer) or not self.seen.updates:
+            return
+        self.seen.facts["paged"] = any(
+            getattr(value, "is_paged", False) for state in optimizer.state.values() for value in state.values()
+        )
+        with torch.no_grad():
+            self.seen.updates[-1].change = _vector(p - self._before[name] for name, p in self._trained.items())
+            for name, parameter in self._trained.items():
+                parameter.copy_(self._before[name])
+
+    def _clipping(self) -> Any:
+        import torch
+
+        clip: Callable[..., Tensor] = torch.nn.utils.clip_grad_norm_
+
+        def noted(parameters: Any, max_norm: float, *args: Any, **keywords: Any) -> Tensor:
+            norm = clip(parameters, max_norm, *args, **keywords)
+            if max_norm < float("inf"):
+                self.seen.clips.append((float(max_norm), float(norm)))
+            return norm
+
+        return mock.patch.object(torch.nn.utils, "clip_grad_norm_", noted)
+
+    def _conclude(self, graphs: int) -> None:
+        import torch
+
+        facts, forwards = self.seen.facts, sum(update.forwards for update in self.seen.updates)
+        facts["forwards"] = tuple(update.forwards for update in self.seen.updates)
+        facts["graphs"] = graphs > 0
+        facts["clipped"] = any(norm > limit for limit, norm in self.seen.clips)
+        facts["trained"] = sum(self.seen.sizes)
+        facts["attention"] = getattr(getattr(self.model, "config", None), "_attn_implementation", None)
+        facts["layers"] = tuple(sorted({type(module).__name__ for module in self._layers}))
+        facts["noise"] = any("neftune" in str(hook) for m in self.model.modules() for hook in m._forward_hooks.values())
+        facts["matmul"] = str(torch.backends.fp32_precision)
+        if self.inside:
+            facts["dtypes"] = tuple(sorted(self._calls))
+            facts["recomputed"] = self._calls.total() > 1.2 * forwards * len(self._layers) > 0
+
+    def _most(self, fact: str, value: int) -> None:
+        self.seen.facts[fact] = max(value, self.seen.facts.get(fact, 0))
+
+    def _append(self, fact: str, value: Any) -> None:
+        self.seen.facts[fact] = (*self.seen.facts.get(fact, ()), value)
+
+
+FACTS = (
+    "attention", "clipped", "documents", "dtypes", "eval_rows", "forwards", "graphs", "layers", "matmul", "noise",
+    "optimizer", "order", "paged", "pinned", "recomputed", "rows", "shapes", "trained", "workers",
+)  # fmt: skip
+"""What a trick's `shows` may name."""
+
+
+def _vector(tensors: Any) -> Tensor:
+    import torch
+
+    return torch.cat([tensor.detach().float().flatten().cpu() for tensor in tensors])
+
+
+def _multiplies(module: nn.Module) -> bool:
+    """Say whether a module is a leaf that multiplies by a matrix: what a layer's work is done in."""
+    weight = getattr(module, "weight", None)
+    leaf = not any(True for _ in module.children())
+    return leaf and getattr(weight, "ndim", 0) >= 2 and "Embedding" not in type(module).__name__
+
+
+def _documents(tensors: Mapping[str, Tensor]) -> int:
+    """Count the documents of rows whose positions restart; 0 where a row is one document."""
+    positions = tensors.get("position_ids")
+    if positions is None or positions.ndim != 2:
+        return 0
+    starts = int((positions == 0).sum())
+    return starts if starts > len(positions) else 0
+
+
+def _fingerprint(main: Tensor, tensors: Mapping[str, Tensor]) -> tuple[float, ...]:
+    """Return a number per sample of a batch, whatever its padding."""
+    mask = tensors.get("attention_mask")
+    values = main.detach().double()
+    if mask is not None and mask.shape == main.shape:
+        values = values * mask
+    return tuple(round(value, 3) for value in values.flatten(1).sum(1).tolist())
+
+
+def _asleep(model: nn.Module) -> tuple[str, ...]:
+    drops = [name for name, m in model.named_modules() if "Dropout" in type(m).__name__ and getattr(m, "p", 0) > 0]
+    modules = dict(model.named_modules())
+    return tuple(name for name in ["", *drops] if not modules[name].training)
+
+
+def _about_optimizer(optimizer: Optimizer) -> tuple[str, ...]:
+    inner = getattr(optimizer, "optimizer", optimizer)
+    fused = inner.param_groups[0].get("fused")
+    return (type(inner).__name__, *(["fused"] if fused else []))
+
+
+def graphs() -> int:
+    """Return how many graphs torch.compile has made in this process."""
+    import sys
+
+    if "torch._dynamo" not in sys.modules:
+        return 0
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
