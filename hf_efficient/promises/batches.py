@@ -1,0 +1,86 @@
+"""Made rows -> batches of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hf_efficient.train.collator import Padded
+from hf_efficient.train.windows import IGNORED
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+TOKENS = ("input_ids", "attention_mask", "labels", "token_type_ids")
+JOINED = ("image_grid_thw",)
+"""Already a list of images in each row, as are the patches beside them."""
+
+
+def collate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Rows:
+    """Return what turns made rows for `model` into a batch: tokens and labels padded, images and sounds stacked."""
+    reads_types = "mm_token_type_ids" in _parameters(model)
+    return Rows(tokenizer, int(getattr(model.config, "image_token_id", None) or -1) if reads_types else None)
+
+
+def _parameters(model: PreTrainedModel) -> set[str]:
+    import inspect
+
+    return set(inspect.signature(type(model).forward).parameters)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Pad tokens and labels; stack the rest. With `image_token` say which tokens are images, as Qwen2-VL asks."""
+
+    tokenizer: PreTrainedTokenizerBase
+    image_token: int | None = None
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the rows as one batch of tensors."""
+        import torch
+
+        others = [name for name in rows[0] if name not in TOKENS]
+        tokens = [{name: row[name] for name in row if name in TOKENS} for row in rows]
+        if "input_ids" not in rows[0]:
+            batch = self._labels_alone(tokens)
+        elif isinstance(rows[0]["input_ids"][0], list):
+            batch = self._choices(tokens)
+        elif "labels" not in rows[0] or isinstance(_first(rows[0]["labels"]), float):
+            batch = self._no_labels(tokens)
+        else:
+            batch = dict(Padded(self.tokenizer)(tokens))
+        for name in others:
+            values = [torch.as_tensor(row[name]) for row in rows]
+            joined = "image_grid_thw" in rows[0] and name in ("image_grid_thw", "pixel_values")
+            batch[name] = torch.cat(values) if joined else torch.stack(values)
+        if self.image_token is not None:
+            batch["mm_token_type_ids"] = (batch["input_ids"] == self.image_token).int()
+        return batch
+
+    def _labels_alone(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        labels = [torch.as_tensor(row["labels"]) for row in rows]
+        return {"labels": pad_sequence(labels, True, IGNORED) if labels[0].ndim else torch.stack(labels)}
+
+    def _no_labels(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Pad the tokens; labels that are numbers, one or several a row, are stacked."""
+        import torch
+
+        batch = dict(Padded(self.tokenizer)([{"input_ids": row["input_ids"], "labels": 0} for row in rows]))
+        del batch["labels"]
+        return batch | ({"labels": torch.tensor([row["labels"] for row in rows])} if "labels" in rows[0] else {})
+
+    def _choices(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        import torch
+
+        texts = [{"input_ids": text} for row in rows for text in row["input_ids"]]
+        flat = self._no_labels(texts)
+        shaped = {name: value.view(len(rows), -1, value.shape[-1]) for name, value in flat.items()}
+        return shaped | {"labels": torch.tensor([row["labels"] for row in rows])}
+
+
+def _first(labels: Any) -> Any:
+    return labels[0] if isinstance(labels, list) else labels

@@ -1,0 +1,130 @@
+"""A tiny model of the user's kind: built from a configuration alone, saved, and loaded as any other."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_efficient.promises.shrink import tiny_config
+from hf_efficient.promises.words import word_tokenizer
+from hf_efficient.wording import one_sentence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+AUTO = (
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForImageTextToText",
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForMaskedLM",
+    "AutoModelForSequenceClassification",
+    "AutoModelForImageClassification",
+    "AutoModelForTokenClassification",
+)
+"""In this order, where a configuration names no class of its own."""
+SHARPER = 3.0
+"""Times the usual initial weights: gradients of the mean loss are then longer than 1, so that clipping at 1 clips."""
+REMEDY = "pass --data with the model itself, or --model with a smaller configuration"
+
+
+def load_config(name: str) -> PreTrainedConfig:
+    """Return the configuration of a Hub id or of a folder, in which config.json is enough.
+
+    Raises ValueError where there is none, or one that needs code of its own.
+    """
+    from transformers import AutoConfig
+
+    path = Path(name).expanduser()
+    if name.startswith((".", "/", "~")) and not path.is_dir():
+        raise ValueError(f"There is no folder {name}: check --model.")
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(str(path) if path.is_dir() else name)
+    except Exception as error:  # whatever the Hub and the readers of configurations raise
+        raise ValueError(f"Cannot read the configuration of {name}: {one_sentence(error)[:400]}") from None
+    return config
+
+
+def head_class(config: PreTrainedConfig, fallback: str = "AutoModelForCausalLM") -> type[PreTrainedModel]:
+    """Return the model class that `config` names, else that of the auto class `fallback`, else of another.
+
+    Raises ValueError for a configuration whose class transformers does not have.
+    """
+    import transformers
+
+    for name in getattr(config, "architectures", None) or ():
+        kind = getattr(transformers, name, None)
+        if isinstance(kind, type) and kind.__name__ == name:  # not a stand-in for a missing package
+            return kind
+    for auto in dict.fromkeys((fallback, *AUTO)):
+        mapping = getattr(transformers, auto)._model_mapping
+        if type(config) in mapping:
+            kind = mapping[type(config)]
+            return kind[0] if isinstance(kind, tuple) else kind
+    named = ", ".join(getattr(config, "architectures", None) or ()) or "no class"
+    raise ValueError(
+        f"The configuration names {named} of the type {config.model_type!r}, which transformers cannot build without "
+        f"code from elsewhere: {REMEDY} of a model class that transformers has."
+    )
+
+
+def tiny_model(config: PreTrainedConfig, *, seed: int = 0, **keywords: Any) -> PreTrainedModel:
+    """Return a tiny model of the class and structure that `config` names, with random weights, ready to train.
+
+    It is float32 unless `keywords`, those of `from_pretrained`, say otherwise: `model_keywords(plan)` is what a plan
+    asks for. The same seed gives the same weights; the state of torch's generators stays as it was.
+
+    Raises ValueError where the model cannot be made small.
+    """
+    if not keywords:
+        return _built(config, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        return load(tiny_folder(config, folder, seed=seed), **keywords)
+
+
+def tiny_folder(config: PreTrainedConfig, folder: str | Path, *, seed: int = 0) -> Path:
+    """Save the tiny model of `config` and a tokenizer of its 256 words to `folder`, and return that.
+
+    Raises ValueError where the model cannot be made small.
+    """
+    model = _built(config, seed)
+    model.save_pretrained(folder)
+    word_tokenizer(model.config).save_pretrained(folder)
+    return Path(folder)
+
+
+def load(folder: str | Path, **keywords: Any) -> PreTrainedModel:
+    """Return the model in `folder`, loaded with the keywords of `from_pretrained`, ready to train."""
+    from transformers import AutoConfig
+
+    model: PreTrainedModel = head_class(AutoConfig.from_pretrained(folder)).from_pretrained(folder, **keywords)
+    return model.train()
+
+
+def _built(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
+    """Return the tiny model with new weights."""
+    import torch
+
+    kind = head_class(config)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model: PreTrainedModel = kind(tiny_config(config)).float()
+            _sharpen(model)
+    except Exception as error:  # whatever the checks and layers of several hundred classes raise
+        raise ValueError(
+            f"A small {kind.__name__} cannot be built from this configuration: {one_sentence(error)[:300]}; {REMEDY}."
+        ) from None
+    model.config.architectures = [kind.__name__]
+    return model.train()
+
+
+def _sharpen(model: PreTrainedModel) -> None:
+    """Scale the matrices up; new models are so close to uniform guesses that their gradients are short."""
+    import torch
+
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.mul_(SHARPER)
