@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.train.collator import Padded
@@ -35,6 +35,8 @@ class Rows:
 
     tokenizer: PreTrainedTokenizerBase
     image_token: int | None = None
+    padding: Mapping[str, Any] = field(default_factory=dict)
+    """Keywords of the padding, such as `pad_to_multiple_of`."""
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the rows as one batch of tensors."""
@@ -49,7 +51,7 @@ class Rows:
         elif "labels" not in rows[0] or isinstance(_first(rows[0]["labels"]), float):
             batch = self._no_labels(tokens)
         else:
-            batch = dict(Padded(self.tokenizer)(tokens))
+            batch = dict(Padded(self.tokenizer, self.padding)(tokens))
         for name in others:
             values = [torch.as_tensor(row[name]) for row in rows]
             joined = "image_grid_thw" in rows[0] and name in ("image_grid_thw", "pixel_values")
@@ -69,7 +71,7 @@ class Rows:
         """Pad the tokens; labels that are numbers, one or several a row, are stacked."""
         import torch
 
-        batch = dict(Padded(self.tokenizer)([{"input_ids": row["input_ids"], "labels": 0} for row in rows]))
+        batch = dict(Padded(self.tokenizer, self.padding)([{"input_ids": row["input_ids"], "labels": 0} for row in rows]))
         del batch["labels"]
         return batch | ({"labels": torch.tensor([row["labels"] for row in rows])} if "labels" in rows[0] else {})
 

@@ -27,7 +27,7 @@ def plain_updates(subject: Subject, plan: Plan, *, effective: int, dropout: bool
     """Return what torch makes of each `effective` samples in one batch, at the model's first weights."""
     import torch
 
-    plan = reference_plan(plan).override("model", _other_attention(plan), by="verify")
+    plan = reference_plan(plan).override("model", other_attention(plan), by="verify")
     model = subject.model(plan, dropout=dropout)
     collate, found = subject.collator(Plan(), model), []
     for number, start in enumerate(range(0, len(subject.rows), effective)):
@@ -42,7 +42,7 @@ def plain_updates(subject: Subject, plan: Plan, *, effective: int, dropout: bool
     return found
 
 
-def _other_attention(plan: Plan) -> dict[str, str]:
+def other_attention(plan: Plan) -> dict[str, str]:
     """Return the attention kernel to hold the plan's against, if it names one."""
     asked = plan["model"].get("attn_implementation")
     return {"attn_implementation": "sdpa" if asked == "eager" else "eager"} if asked else {}

@@ -7,13 +7,15 @@ from functools import cached_property
 from typing import Any
 
 from hf_efficient.effective_batch import at_processes
+from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
 from hf_efficient.promises.doors import Door
 from hf_efficient.promises.faults import Case
 from hf_efficient.promises.measure import measure
-from hf_efficient.promises.reference import Plain, plain_updates, textbook_changes
+from hf_efficient.promises.reference import Plain, other_attention, plain_updates, textbook_changes
 from hf_efficient.promises.subject import Subject, reference_plan
 from hf_efficient.promises.watch import Seen
+from hf_efficient.train.windows import shifts_labels
 
 UPDATE = 8
 """Samples of an update where the plan does not say."""
@@ -61,15 +63,28 @@ class Trial:
         """Say whether the model drops anything in training."""
         return self.subject.drops()
 
-    def base(self, effective: int, *, adamw: bool, dropout: bool) -> Seen:
-        """Return a run through the door without any trick, under SGD or AdamW."""
-        key = effective, adamw, dropout
+    @cached_property
+    def causal(self) -> bool:
+        """Say whether the model is a causal language model."""
+        return shifts_labels(self.subject.load())
+
+    def base(self, plan: Plan, effective: int, *, dropout: bool) -> Seen:
+        """Return the run through the door that `plan` is held against: without its tricks, in batches of `effective`.
+
+        It has the other attention kernel where the plan names one, plain AdamW where the plan names an optimizer, and
+        batches half as large where the plan is about their size.
+        """
+        halved = any(trick.family == "batch" for trick in plan.tricks) and len(plan.tricks) == 1
+        base = _batched(Plan(), effective)
+        if halved:
+            base = _batched(make_plan("gradient_accumulation(2)"), -(-effective // 2))
+        base = base.assume("model", other_attention(plan), by="verify")
+        if "optim" in plan["trainer"]:
+            base = base.assume("trainer", {"optim": "adamw_torch"}, by="verify")
+            base = base.assume("optimizer", {"name": "adamw_torch"}, by="verify")
+        key = str(base.settings), effective, dropout
         if key not in self._base:
-            plan = _batched(Plan(), effective)
-            if adamw:
-                plan = plan.assume("trainer", {"optim": "adamw_torch"}, by="verify")
-                plan = plan.assume("optimizer", {"name": "adamw_torch"}, by="verify")
-            self._base[key] = self.door(plan, self._sized(effective), dropout)
+            self._base[key] = self.door(base, self._sized(effective), dropout)
         return self._base[key]
 
     def case(self, plan: Plan, *, bound: float | None, dropout: bool) -> tuple[Case, Seen]:
@@ -77,7 +92,7 @@ class Trial:
         plan, effective = self._samples(plan)
         adamw = "optim" in plan["trainer"]
         seen = self.door(plan, self._sized(effective), dropout)
-        base = self.base(effective, adamw=adamw, dropout=dropout)
+        base = self.base(plan, effective, dropout=dropout)
         plain = self._plainly(plan, effective, dropout)
         own_schedule = any(key in plan["trainer"] for key in ("lr_scheduler_type", "warmup_steps", "learning_rate"))
         rates = tuple(update.lr for update in base.updates)

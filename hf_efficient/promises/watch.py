@@ -113,7 +113,8 @@ class Watch:
             self.seen.facts["documents"] = "several in a row"
             mask = tensors.get("attention_mask")
             self.seen.full_masks |= mask is not None and bool(mask.bool().all())
-        self.seen.asleep = self.seen.asleep or _asleep(self.model)
+        self.seen.facts["noise"] = any("neftune" in str(h) for m in model.modules() for h in m._forward_hooks.values())
+        self.seen.asleep = self.seen.asleep or _asleep(model)
 
     def _layer(self, module: nn.Module, _: Any, output: Any) -> None:
         import torch
@@ -172,8 +173,7 @@ class Watch:
         facts["clipped"] = any(norm > limit for limit, norm in self.seen.clips)
         facts["trained"] = sum(self.seen.sizes)
         facts["attention"] = getattr(getattr(self.model, "config", None), "_attn_implementation", None)
-        facts["layers"] = tuple(sorted({type(module).__name__ for module in self._layers}))
-        facts["noise"] = any("neftune" in str(hook) for m in self.model.modules() for hook in m._forward_hooks.values())
+        facts["layers"] = tuple(sorted({type(m).__name__ for m in self.model.modules() if _multiplies(m)}))
         facts["matmul"] = str(torch.backends.fp32_precision)
         if self.inside:
             facts["dtypes"] = tuple(sorted(self._calls))
@@ -233,7 +233,8 @@ def _asleep(model: nn.Module) -> tuple[str, ...]:
 def _about_optimizer(optimizer: Optimizer) -> tuple[str, ...]:
     inner = getattr(optimizer, "optimizer", optimizer)
     fused = inner.param_groups[0].get("fused")
-    return (type(inner).__name__, *(["fused"] if fused else []))
+    kind = type(inner)
+    return (f"{kind.__module__}.{kind.__name__}", *(["fused"] if fused else []))
 
 
 def graphs() -> int:

@@ -1,0 +1,111 @@
+"""Does each trick keep its promise on this model? A few updates with it and without it say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from hf_efficient.emit.here import training_machine
+from hf_efficient.machine import Machine
+from hf_efficient.merge import make_plan
+from hf_efficient.plan import Plan
+from hf_efficient.presets import Preset
+from hf_efficient.promises.doors import Loop, MakeTrainer, by_loop, by_trainer
+from hf_efficient.promises.judge import Verdict, judge, promised
+from hf_efficient.promises.subject import Rows, Subject
+from hf_efficient.promises.trial import Trial, samples_wanted
+from hf_efficient.trick import Trick
+
+if TYPE_CHECKING:
+    from torch import nn
+
+WHOLE = "the whole plan"
+NOTHING = "no trick"
+
+
+def verify(
+    *names: str | Trick | Preset,
+    model: str | nn.Module,
+    data: str | Rows | None = None,
+    without: Sequence[str] = (),
+    door: Literal["trainer", "loop"] = "trainer",
+    trainer: MakeTrainer | None = None,
+    loop: Loop | None = None,
+    collator: Any = None,
+) -> list[Verdict]:
+    """Return a verdict for the training without tricks, for each trick of the plan, and for the whole plan.
+
+    `model` is a Hub id or a folder, of which a tiny model of the same structure is made, unless `data` (a file of
+    texts, or rows of the model's inputs) is given: then the model itself is trained on it. A module of yours needs rows
+    and is copied. Each run trains an epoch of a few updates, the last of them uneven, and puts the weights back after
+    each; it is held against one batch per update by torch alone, without dropout and with the model's own.
+
+    `trainer` makes your Trainer from the keywords model, args, data_collator and train_dataset; `loop` is your own,
+    `loop(plan, model, rows, collate)`, for one epoch over rows in their order; `collator` takes the place of ours.
+
+    Raises ValueError for names, models and data that cannot be.
+    """
+    machine = training_machine()
+    plan = make_plan(*names, without=without, machine=machine)
+    own = trainer or loop
+    opened = by_loop(loop) if loop or door == "loop" else by_trainer(trainer)
+    wanted = max(samples_wanted(part) for part in (Plan(), plan, *map(make_plan, plan.tricks)))
+    with _subject(model, data, collator, wanted) as subject:
+        trial = Trial(subject, opened, ours=own is None)
+        return list(verdicts(plan, trial, machine))
+
+
+def verdicts(plan: Plan, trial: Trial, machine: Machine) -> Iterator[Verdict]:
+    """Yield the verdicts of a plan on a subject that is there already, one by one."""
+    causal = trial.causal
+    yield judge(NOTHING, Plan(), trial)
+    able: list[Trick] = []
+    for trick in plan.tricks:
+        solo = make_plan(trick)
+        if excuse := _excuse(trick, solo, machine, causal=causal):
+            yield excuse
+        else:
+            able.append(trick)
+            yield judge(trick.name, solo, trial)
+    if len(plan.tricks) > 1:
+        yield _whole(plan, able, trial)
+
+
+def _whole(plan: Plan, able: Sequence[Trick], trial: Trial) -> Verdict:
+    left_out = [trick for trick in plan.tricks if trick not in able]
+    for trick in left_out:
+        plan = plan.remove(trick)
+    if not able:
+        why = "none of its tricks can be tried on this machine and this model"
+        return Verdict(WHOLE, promised(left_out), "not exercised here", why=why)
+    found = judge(WHOLE, plan, trial)
+    if not left_out:
+        return found
+    names = ", ".join(trick.name for trick in left_out)
+    return Verdict(**found.row() | {"why": f"{found.why}; tried without {names}"})
+
+
+def _excuse(trick: Trick, plan: Plan, machine: Machine, *, causal: bool) -> Verdict | None:
+    """Return the verdict of a trick that cannot be tried: not made for this head, or not for this machine."""
+    if "causal_lm" in trick.heads and not causal:
+        why = f"{trick.name} is made for causal language models"
+        return Verdict(trick.name, trick.numerics, "does not apply", why=why, fix="leave it out")
+    if unmet := plan.unmet(machine):
+        return Verdict(trick.name, trick.numerics, "not exercised here", why=unmet[0])
+    if plan.engine != "NO":
+        why = f"{plan.engine} trains in processes of its own, which a launcher starts"
+        return Verdict(trick.name, trick.numerics, "not exercised here", why=why)
+    return None
+
+
+@contextmanager
+def _subject(model: Any, data: Any, collator: Any, wanted: int) -> Iterator[Subject]:
+    from hf_efficient.promises.samples import tiny_subject, your_subject
+    from hf_efficient.promises.tiny import load_config
+
+    if isinstance(model, str) and data is None:
+        with tiny_subject(load_config(model), model, wanted, collator=collator) as subject:
+            yield subject
+    else:
+        yield your_subject(model, data, wanted, collator=collator)
