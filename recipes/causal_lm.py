@@ -9,7 +9,7 @@ every field of TrainingArguments is a flag of its own name and wins over the pla
 
 from transformers import Trainer, TrainingArguments, set_seed
 
-from hf_efficient import add_adapter, make_collator, pack, training_arguments
+from hf_efficient import add_adapter, exact_accumulation, make_collator, pack, training_arguments
 from hf_efficient.emit.files import require_writable_folder
 from hf_efficient.emit.trainer import settle
 from hf_efficient.train.embedded import FROM_NOTHING
@@ -53,6 +53,7 @@ def main(argv: list[str] | None = None) -> Trainer:
             callbacks=[clock],
         )
 
+    exact_accumulation(trainer)
     trainer.train(resume_from_checkpoint=resumed)
     after = trainer.evaluate()["eval_loss"]
     trainer.save_model()

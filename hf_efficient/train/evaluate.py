@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hf_efficient.train.windows import IGNORED, Batch, label_items, shifts_labels
+from hf_efficient.train.items import IGNORED, Batch, label_items, shifts_labels
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

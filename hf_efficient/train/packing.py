@@ -8,7 +8,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.plan import Plan
-from hf_efficient.train.windows import shifts_labels
+from hf_efficient.train.items import shifts_labels
 
 if TYPE_CHECKING:
     from datasets import Dataset

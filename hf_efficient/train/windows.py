@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hf_efficient.train.items import Batch, label_items, shifts_labels
 
 if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
     from torch import nn
-
-Batch = Mapping[str, Any]
-IGNORED = -100
-"""The label that losses skip."""
 
 
 class Window:
@@ -76,38 +74,6 @@ def windows(loader: Iterable[Batch], accelerator: Accelerator) -> Iterator[Windo
         )
     while window := list(islice(batches, accelerator.gradient_accumulation_steps)):
         yield Window(window, accelerator, model=model, shifted=shifted)
-
-
-def label_items(batch: Batch, *, shifted: bool) -> torch.Tensor:
-    """Count the labels of `batch` that a loss counts; `shifted` leaves out each row's first, which nothing predicts."""
-    labels = batch.get("shift_labels", batch.get("labels"))
-    if labels is None:
-        raise ValueError(
-            "windows() weighs micro-batches by their labels, and these batches have none: add a `labels` key."
-        )
-    if shifted and "shift_labels" not in batch:
-        labels = labels[..., 1:]
-    count: torch.Tensor = labels.ne(IGNORED).sum()
-    return count
-
-
-def shifts_labels(model: nn.Module) -> bool:
-    """Say whether the loss of `model` predicts each token from those before it, so that no row's first counts."""
-    model = getattr(model, "get_base_model", lambda: model)()  # an adapter's wrapper has no name of its own
-    from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    loss_type = getattr(model, "loss_type", None)
-    # GPT-2 and a few other old classes name no loss; transformers then takes the causal one.
-    causal = LOSS_MAPPING.get(loss_type) is ForCausalLMLoss or (
-        loss_type not in LOSS_MAPPING and not _names(model).isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    )
-    return causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-
-
-def _names(model: nn.Module) -> set[str]:
-    """Return the names of the model's class and of those that it derives from."""
-    return {kind.__name__ for kind in type(model).__mro__}
 
 
 def _prepared_model(accelerator: Accelerator) -> nn.Module:

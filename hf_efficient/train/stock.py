@@ -1,0 +1,158 @@
+"""What the stock Trainer does with a loss, and the loss itself as the probe wants it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hf_efficient.train.batches import copied, try_batches
+from hf_efficient.train.items import Batch, counters
+from hf_efficient.train.probe import Agree, Subject, Verdict, probe
+from hf_efficient.train.undisturbed import undisturbed
+
+if TYPE_CHECKING:
+    import torch
+    from accelerate import Accelerator
+    from torch import nn
+    from transformers import Trainer
+
+
+class Stock(NamedTuple):
+    """The stock Trainer's scale: whether it is exact, the factor of loss and gradient, and where that comes from."""
+
+    exact: bool
+    factor: float
+    of: str
+    loss_scale: float
+
+
+def try_trainer(trainer: Trainer, batches: Sequence[Batch]) -> tuple[Verdict, Stock]:
+    """Return what the trainer's loss is, and what the stock Trainer does with it; leaves the trainer as it was."""
+    with _kept(trainer):
+        batches = [trainer._prepare_inputs(batch) for batch in batches]
+        sees_items = trainer._get_num_items_in_batch(batches[:1], trainer.args.device) is not None
+        scale = _loss_scale(trainer, batches) if sees_items else 1.0
+        with unscaled(trainer):
+            subject = Subject(
+                loss_of=_loss_of(trainer),
+                model=trainer.accelerator.unwrap_model(trainer.model),
+                sees_items=sees_items,
+                names=trainer.label_names,
+                agree=agreement(trainer.accelerator),
+            )
+            verdict = probe(subject, batches)
+            return verdict, _stock(trainer, verdict, batches, scale=scale, sees_items=sees_items)
+
+
+def agreement(accelerator: Accelerator) -> Agree:
+    """Return what gives each process the largest of all processes' numbers."""
+
+    def agree(numbers: list[float]) -> list[float]:
+        import torch
+
+        if accelerator.num_processes == 1:
+            return numbers
+        mine = torch.tensor([numbers], dtype=torch.float32, device=accelerator.device)
+        largest: list[float] = accelerator.gather(mine).amax(0).tolist()
+        return largest
+
+    return agree
+
+
+@contextmanager
+def unscaled(trainer: Trainer) -> Iterator[None]:
+    """Keep `compute_loss` from multiplying by the number of processes."""
+    before = trainer.args.average_tokens_across_devices
+    trainer.args.average_tokens_across_devices = False
+    try:
+        yield
+    finally:
+        trainer.args.average_tokens_across_devices = before
+
+
+def _loss_of(trainer: Trainer) -> Callable[[Batch, torch.Tensor | None], torch.Tensor]:
+    import torch
+
+    model: nn.Module = trainer.model_wrapped if trainer.is_fsdp_enabled else trainer.model
+    # What a loss is the mean over shows best in 32 bits; weights in 16 may need autocast to run at all.
+    whole = {weight.dtype for weight in model.parameters()} == {torch.float32}
+    precision: Any = nullcontext if whole else trainer.compute_loss_context_manager
+
+    def loss_of(batch: Batch, items: torch.Tensor | None) -> torch.Tensor:
+        with precision():
+            loss: torch.Tensor = trainer.compute_loss(model, copied(batch), num_items_in_batch=items).detach()
+        return loss
+
+    return loss_of
+
+
+def _loss_scale(trainer: Trainer, batches: Sequence[Batch]) -> float:
+    """Return what `compute_loss` multiplies by for the sake of the average over processes."""
+    if trainer.accelerator.num_processes == 1:
+        return 1.0
+    loss_of, batch = _loss_of(trainer), batches[0]
+    items = counters(batch, names=trainer.label_names, shifted=False)[0](batch).float().clamp(min=1)
+    with undisturbed(trainer.model):
+        try:
+            scaled = float(loss_of(batch, items))
+            with unscaled(trainer):
+                ratio = scaled / float(loss_of(batch, items))
+        except Exception:  # the probe says that the loss cannot be computed
+            ratio = 1.0
+    agreed = agreement(trainer.accelerator)([ratio])[0]
+    return float(round(agreed)) if math.isfinite(agreed) else 1.0
+
+
+def _stock(trainer: Trainer, verdict: Verdict, batches: Sequence[Batch], *, scale: float, sees_items: bool) -> Stock:
+    args, processes = trainer.args, trainer.accelerator.num_processes
+    steps = args.gradient_accumulation_steps
+    scaled = trainer.loss_is_scaled_for_ga
+    if scaled is None:
+        scaled = (trainer.model_accepts_loss_kwargs and sees_items) or trainer.compute_loss_func is not None
+    divisor = 1 if scaled else steps
+    if verdict.divides and verdict.counter is not None:
+        whole = try_batches(batches, verdict.counter)[0]
+        counted = int(trainer._get_num_items_in_batch([whole], args.device))
+        # Where each process counts its own items only, that is one process's share of them.
+        share = scale / processes if args.average_tokens_across_devices else 1.0
+        ratio = int(verdict.counter(whole)) / max(counted, 1)
+        ratio = agreement(trainer.accelerator)([abs(ratio - 1)])[0] * (1 if ratio > 1 else -1) + 1
+        factor = share * ratio / divisor
+        even = processes == 1 or args.average_tokens_across_devices
+        return Stock(even and abs(factor - 1) < 1e-7, factor, "", scale)
+    factor = scale * steps / divisor
+    names = [f"{steps} accumulation steps"] * (not divisor > 1 and steps > 1) + [f"{processes} processes"] * (scale > 1)
+    exact = steps == processes == 1 and abs(factor - 1) < 1e-7
+    return Stock(exact, factor, f"({' times '.join(names)})" if names else "", scale)
+
+
+@contextmanager
+def _kept(trainer: Trainer) -> Iterator[None]:
+    """Put back what a `compute_loss` of the user writes down in the trainer: lists, dicts and numbers."""
+    data = ("train_dataset", "eval_dataset")
+    notes = {name: value for name, value in vars(trainer).items() if name not in data and _is_note(value)}
+    before = {name: _copy(value) for name, value in notes.items()}
+    try:
+        yield
+    finally:
+        for name, value in notes.items():
+            if isinstance(value, list) and value != before[name]:
+                value[:] = before[name]
+            elif isinstance(value, dict) and value != before[name]:
+                value.clear()
+                value.update(before[name])
+            setattr(trainer, name, value)
+
+
+def _is_note(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str, list, dict))
+
+
+def _copy(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # what cannot be copied is no note
+        return value
