@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.train.collator import Padded
-from hf_efficient.train.windows import IGNORED
+from hf_efficient.train.items import IGNORED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.promises.pictures import picture
 from hf_efficient.promises.words import ordinary_ids, vocabulary
-from hf_efficient.train.windows import IGNORED
+from hf_efficient.train.items import IGNORED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

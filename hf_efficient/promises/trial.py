@@ -15,7 +15,7 @@ from hf_efficient.promises.measure import measure
 from hf_efficient.promises.reference import Plain, other_attention, plain_updates, textbook_changes
 from hf_efficient.promises.subject import Subject, reference_plan
 from hf_efficient.promises.watch import Seen
-from hf_efficient.train.windows import shifts_labels
+from hf_efficient.train.items import shifts_labels
 
 UPDATE = 8
 """Samples of an update where the plan does not say."""
