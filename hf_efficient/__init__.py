@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hf_efficient.merge import make_plan as make_plan
     from hf_efficient.merge import preset as preset
     from hf_efficient.train.accumulation import exact_accumulation as exact_accumulation
+    from hf_efficient.promises.verify import verify as verify
     from hf_efficient.train.collator import make_collator as make_collator
     from hf_efficient.train.packing import pack as pack
     from hf_efficient.train.windows import windows as windows
@@ -39,6 +40,7 @@ _WHERE = {
     "prepare_model": "emit.loop",
     "preset": "merge",
     "training_arguments": "emit.trainer",
+    "verify": "promises.verify",
     "windows": "train.windows",
 }
 

@@ -80,7 +80,9 @@ def pictures_with_text() -> Rows:
     rows = [{"input_ids": torch.cat([torch.full((4,), 47), row["input_ids"][4:] % 40])} for row in tokens()]
     drawn = torch.randn(COUNT, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     rows = labelled(with_each(rows, key="pixel_values", values=drawn), 40, full=True)
-    return [{**row, "labels": row["labels"].where(torch.arange(LENGTH) > 3 + n % 4, -100)} for n, row in enumerate(rows)]
+    return [
+        {**row, "labels": row["labels"].where(torch.arange(LENGTH) > 3 + n % 4, -100)} for n, row in enumerate(rows)
+    ]
 
 
 def llava() -> nn.Module:
@@ -89,17 +91,32 @@ def llava() -> nn.Module:
                                  image_size=16, patch_size=8)  # fmt: skip
     text = tf.LlamaConfig(**GROUPED)
     return tf.LlavaForConditionalGeneration(
-        tf.LlavaConfig(vision_config=vision, text_config=text, image_token_index=47, vision_feature_layer=-1, image_seq_length=4)
+        tf.LlavaConfig(
+            vision_config=vision, text_config=text, image_token_index=47, vision_feature_layer=-1, image_seq_length=4
+        )
     )
 
 
 def whisper() -> nn.Module:
     """Return a tiny model of speech."""
     return tf.WhisperForConditionalGeneration(
-        tf.WhisperConfig(vocab_size=48, num_mel_bins=8, encoder_layers=1, encoder_attention_heads=2, decoder_layers=1,
-                         decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, d_model=16,
-                         max_source_positions=20, max_target_positions=32, pad_token_id=0, bos_token_id=1,
-                         eos_token_id=2, decoder_start_token_id=1)  # fmt: skip
+        tf.WhisperConfig(
+            vocab_size=48,
+            num_mel_bins=8,
+            encoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_layers=1,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=16,
+            decoder_ffn_dim=16,
+            d_model=16,
+            max_source_positions=20,
+            max_target_positions=32,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            decoder_start_token_id=1,
+        )  # fmt: skip
     )
 
 
@@ -140,8 +157,18 @@ class Greedy(Pairs):
 
 
 D = dict(dim=16, hidden_dim=16, n_layers=1, n_heads=2, vocab_size=48, max_position_embeddings=32, pad_token_id=0)
-T5 = dict(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=48, pad_token_id=0, decoder_start_token_id=0)
-VIT = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8, num_labels=3)
+T5 = dict(
+    d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=48, pad_token_id=0, decoder_start_token_id=0
+)
+VIT = dict(
+    hidden_size=16,
+    intermediate_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    image_size=16,
+    patch_size=8,
+    num_labels=3,
+)
 MODERN = SMALL | dict(cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2)
 MOE = GROUPED | dict(num_local_experts=2, num_experts_per_tok=1)
 

@@ -56,11 +56,13 @@ def _accelerate() -> Iterator[None]:
     for state in shared:
         state.clear()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     data_logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(quiet)
+        logging.enable_progress_bar()
         if bars:
             data_logging.enable_progress_bar()
         for state, before in zip(shared, kept, strict=True):

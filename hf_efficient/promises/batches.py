@@ -71,7 +71,9 @@ class Rows:
         """Pad the tokens; labels that are numbers, one or several a row, are stacked."""
         import torch
 
-        batch = dict(Padded(self.tokenizer, self.padding)([{"input_ids": row["input_ids"], "labels": 0} for row in rows]))
+        batch = dict(
+            Padded(self.tokenizer, self.padding)([{"input_ids": row["input_ids"], "labels": 0} for row in rows])
+        )
         del batch["labels"]
         return batch | ({"labels": torch.tensor([row["labels"] for row in rows])} if "labels" in rows[0] else {})
 

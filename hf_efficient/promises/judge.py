@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from hf_efficient.plan import Plan
@@ -61,6 +61,10 @@ def judge(name: str, plan: Plan, trial: Trial) -> Verdict:
 
 def _judged(name: str, plan: Plan, case: Case, base: Seen, dropped: tuple[Case, Seen] | None) -> Verdict:
     promise, measured = promised(plan.tricks), case.measured
+    coarse = _coarse(base)
+    if case.bound is not None:
+        case = replace(case, bound=max(case.bound, coarse))
+        dropped = (replace(dropped[0], bound=case.bound), dropped[1]) if dropped else None
     known = {
         "loss_diff": measured.loss_diff,
         "gradient_diff": measured.gradient_diff,
@@ -70,16 +74,20 @@ def _judged(name: str, plan: Plan, case: Case, base: Seen, dropped: tuple[Case, 
     }
     fault = first_fault(case) or _update_fault(plan, case)
     if not fault and dropped:
-        fault = first_fault(dropped[0] if _same_masks(*dropped) else _unbound(dropped[0]))
+        fault = first_fault(dropped[0] if _same_masks(*dropped) else replace(dropped[0], bound=None))
     if fault:
         return Verdict(name, promise, "broken", **known, why=fault.why, fix=fault.fix)
     if unseen := [trick.name for trick in plan.tricks if not _shown(trick, case.seen, base)]:
         if len(unseen) == len(plan.tricks):
             why = "nothing that the run shows of itself is other than without it"
             return Verdict(name, promise, "not exercised here", **known, why=why)
+    if measured.gradient_diff is None:
+        why = "the parameters that it trains are not those of the model: there is nothing to compare"
+        return Verdict(name, promise, "not exercised here", **known, why=why)
     why = _kept(plan.tricks, case)
     why += f"; not exercised here: {', '.join(unseen)}" if unseen else ""
-    return Verdict(name, promise, promise, **known, why=why)
+    kept: Word = "close" if promise == "exact" and not (measured.gradient_diff or 0) <= EXACT else promise
+    return Verdict(name, promise, kept, **known, why=why)
 
 
 def promised(tricks: Sequence[Trick]) -> Literal["exact", "close", "different"]:
@@ -107,9 +115,7 @@ def _size(within: Rounding) -> float:
 
 def _kept(tricks: Sequence[Trick], case: Case) -> str:
     """Say by how much the promise was kept."""
-    distance = case.measured.gradient_diff
-    if distance is None:
-        return "trains other parameters"
+    distance = case.measured.gradient_diff or 0.0
     coarse = max((trick.within for trick in tricks if trick.within), key=_size, default=None)
     if coarse:
         return f"{distance / EPS[coarse.dtype]:.2g} eps of {coarse.dtype}, promised {coarse.multiple:g}"
@@ -127,8 +133,11 @@ def _same_masks(case: Case, base: Seen) -> bool:
     return all(case.seen.facts.get(fact) == base.facts.get(fact) for fact in facts)
 
 
-def _unbound(case: Case) -> Case:
-    return Case(case.seen, case.measured, case.plain, None, case.samples, case.rates)
+def _coarse(base: Seen) -> float:
+    """Return the rounding of a training that computes in 16 bits whatever the plan says, 0 for one in float32."""
+    return max(
+        (16 * EPS[dtype] for dtype in base.facts.get("dtypes", ()) if dtype in ("bfloat16", "float16")), default=0
+    )
 
 
 def _distances(measured: Measured) -> dict[str, float | None]:
@@ -140,7 +149,7 @@ def _update_fault(plan: Plan, case: Case) -> Any:
 
     distance = case.measured.update_diff
     textbook = all(trick.numerics == "exact" or trick.family != "optimizer" for trick in plan.tricks)
-    if distance is None or distance <= EXACT or not textbook or not case.rates:
+    if distance is None or distance <= EXACT or not (textbook and case.ours and case.rates):
         return None
     return Fault(
         f"the optimizer's update is {distance:.2g} off what the textbook makes of the same gradient",

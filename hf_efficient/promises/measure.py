@@ -29,16 +29,19 @@ class Measured:
     update_diff: float | None = None
     where: tuple[str, ...] = ()
     finite: bool = True
+    worst: int = 0
+    """The update that the gradient's distances are of."""
 
 
 def measure(seen: Seen, plain: Sequence[Plain], changes: Sequence[Tensor]) -> Measured:
     """Compare the gradients and losses of `seen` with those of `plain`, and its updates with `changes`."""
     finite = all(bool(update.gradient.isfinite().all() and update.change.isfinite().all()) for update in seen.updates)
     pairs = [
-        (update.gradient, clipped(reference.gradient, seen, number))
+        (update.gradient, clipped(gradient, seen, number))
         for number, (update, reference) in enumerate(zip(seen.updates, plain, strict=False))
+        if (gradient := reference.gradient(seen.names)) is not None
     ]
-    if not pairs or any(len(ours) != len(theirs) for ours, theirs in pairs):
+    if not pairs:
         return Measured(finite=finite)
     worst = max(range(len(pairs)), key=lambda number: relative(*pairs[number]))
     ours, theirs = pairs[worst]
@@ -50,6 +53,7 @@ def measure(seen: Seen, plain: Sequence[Plain], changes: Sequence[Tensor]) -> Me
         update_diff=max((relative(u.change, c) for u, c in zip(seen.updates, changes, strict=False)), default=None),
         where=_where(seen, ours, theirs),
         finite=finite,
+        worst=worst,
     )
 
 

@@ -17,10 +17,18 @@ WEIGHT_DECAY = 0.1
 
 
 class Plain(NamedTuple):
-    """One update's mean loss and its gradient, a vector in float32."""
+    """One update's mean loss and the gradient of each trained parameter, as a vector in float32."""
 
     loss: float
-    gradient: Tensor
+    gradients: dict[str, Tensor]
+
+    def gradient(self, names: Sequence[str]) -> Tensor | None:
+        """Return the gradient of these parameters as one vector; None where one of them is not trained here."""
+        import torch
+
+        if not all(name in self.gradients for name in names):
+            return None
+        return torch.cat([self.gradients[name] for name in names]) if names else torch.zeros(0)
 
 
 def plain_updates(subject: Subject, plan: Plan, *, effective: int, dropout: bool) -> list[Plain]:
@@ -34,10 +42,10 @@ def plain_updates(subject: Subject, plan: Plan, *, effective: int, dropout: bool
         torch.manual_seed(SEED + 1000 * number)
         loss = model(**collate(subject.rows[start : start + effective])).loss
         loss.backward()
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in trained]
-        vector = torch.cat([gradient.detach().float().flatten().cpu() for gradient in gradients])
-        found.append(Plain(float(loss.detach()), vector))
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        gradients = {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in trained.items()}
+        vectors = {name: gradient.detach().float().flatten().cpu() for name, gradient in gradients.items()}
+        found.append(Plain(float(loss.detach()), vectors))
         model.zero_grad()
     return found
 
@@ -57,7 +65,7 @@ def textbook_changes(seen: Seen, rates: Sequence[float], model: nn.Module, *, ad
 
     if not adamw:
         return [-rate * update.gradient for rate, update in zip(rates, seen.updates, strict=False)]
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = {name: parameter for name, parameter in model.named_parameters() if name in seen.names}
     before = {name: parameter.detach().clone() for name, parameter in trained.items()}
     optimizer, changes = torch.optim.AdamW(_groups(model, trained), foreach=False), []
     for rate, update in zip(rates, seen.updates, strict=False):

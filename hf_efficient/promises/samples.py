@@ -6,22 +6,25 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.plan import Plan
-from hf_efficient.promises.batches import Rows as MadeRows
 from hf_efficient.promises.batches import collate
 from hf_efficient.promises.rows import made_rows
-from hf_efficient.promises.subject import Collate, Rows, Subject
-from hf_efficient.promises.tiny import load, load_config, tiny_folder
-from hf_efficient.train.collator import Padded, make_collator
+from hf_efficient.promises.subject import Collate, Subject
+from hf_efficient.promises.tiny import head_class, load, load_config, tiny_folder
+from hf_efficient.train.collator import make_collator
+from hf_efficient.train.items import shifts_labels
+from hf_efficient.train.text import load_texts, token_rows
+from hf_efficient.wording import one_sentence
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+LEAST = 3
+"""Rows of yours at least: two updates, the last of them shorter."""
 TOKENS = 128
 """Longest row of a user's own texts, in tokens: enough to differ in length, short enough to be checked in seconds."""
 
@@ -52,5 +55,63 @@ def _collator(plan: Plan, model: Any, tokenizer: PreTrainedTokenizerBase) -> Col
 
 
 def your_subject(model: str | nn.Module, data: Any, samples: int, *, collator: Collate | None = None) -> Subject:
-    """Return a model of yours, by name or as a module, with the first of your rows."""
-    raise NotImplementedError
+    """Return a model of yours, by name or as a module, with the first `samples` of your rows.
+
+    `data` holds rows of the model's inputs, or names a file of texts, which a language model learns to continue.
+    Raises ValueError for data that this model cannot take.
+    """
+    from hf_efficient.promises.words import word_tokenizer
+
+    load = _named(model) if isinstance(model, str) else lambda **_: copy.deepcopy(model)
+    if data is None:
+        raise ValueError("A module of yours needs rows of its inputs: pass data=[{'input_ids': [...], ...}, ...].")
+    if isinstance(model, str):
+        tokenizer = _tokenizer(model)
+        rows = _text_rows(load(), tokenizer, data) if isinstance(data, str) else data
+    else:
+        rows, tokenizer = data, word_tokenizer(model.config)
+    rows = [rows[number] for number in range(min(samples, len(rows)))]
+    if len(rows) < LEAST or not all(isinstance(row, Mapping) for row in rows):
+        raise ValueError(
+            f"At least {LEAST} rows, each a mapping of the model's inputs, are needed; there are {len(rows)}."
+        )
+
+    def made(plan: Plan, model: nn.Module) -> Collate:
+        return collator or _collator(plan, model, tokenizer)
+
+    return Subject(model if isinstance(model, str) else type(model).__name__, load, rows, made)
+
+
+def _named(name: str) -> Any:
+    """Return what loads a model by name, of the class that its configuration names."""
+    kind = head_class(load_config(name))
+
+    def load(**keywords: Any) -> Any:
+        try:
+            return kind.from_pretrained(name, **keywords).train()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ValueError(f"Cannot load the model {name}: {one_sentence(error)[:400]}") from None
+
+    return load
+
+
+def _tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # whatever the readers of tokenizers raise
+        raise ValueError(f"Cannot load the tokenizer of {name}: {one_sentence(error)[:400]}") from None
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _text_rows(model: Any, tokenizer: Any, data: str) -> Any:
+    """Return the texts of a file as rows for a causal language model."""
+    if not shifts_labels(model):
+        raise ValueError(
+            f"A file of texts is for causal language models, and {type(model).__name__} is none: call verify() from "
+            "Python with rows of its inputs, or leave --data out for a tiny model with made rows."
+        )
+    return token_rows(load_texts(data)[0], tokenizer, TOKENS)

@@ -48,7 +48,10 @@ RULES: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     (r"first_k_dense|num_dense_layers|dense_layers$|moe_layer_start_index|num_dense", _most(1)),
     (r"num_kv_shared_layers", _to(0)),
     (r"hidden_groups|inner_group_num", _most(2)),
-    (r"sliding_window(_size)?$|local_attention$|attention_window$|^window_size$|local_radius|attention_chunk", _most(8)),
+    (
+        r"sliding_window(_size)?$|local_attention$|attention_window$|^window_size$|local_radius|attention_chunk",
+        _most(8),
+    ),
     (r"swa_window|(left|right)_context|local_window", _most(WINDOW)),
     (r"(moe|expert).*(intermediate|ffn|hidden|dim)", _to(EXPERT)),
     (r"intermediate|ffn_(dim|hidden|embed)|(^|_)d_ff$|n_inner$|mlp_dim$|mlp_hidden|inner_dim$|ffn_size", _to(WIDE)),
@@ -62,7 +65,10 @@ RULES: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     (r"patch_size$", _most(PATCH)),
     (r"conv_pos_embeddings$|conv_depthwise_kernel_size", _most(HEAD)),
     (r"conv_channels$|classifier_proj|conformer_conv", _most(HIDDEN)),
-    (r"(hidden_size|hidden_dim|embed_dim|emb_dim|embedding_size|embedding_dim|proj_dim|projection_dim|n_embd)$", _to(64)),
+    (
+        r"(hidden_size|hidden_dim|embed_dim|emb_dim|embedding_size|embedding_dim|proj_dim|projection_dim|n_embd)$",
+        _to(64),
+    ),
     (r"^d_model$|_d_model$|^dim$|^d_embed$|output_dim$|^width$|^projector_dim|^hidden_channels|lru_width", _to(HIDDEN)),
     (r"pooler_output_size|attention_hidden|decoder_output_size|d_inner", _to(HIDDEN)),
 )

@@ -102,7 +102,8 @@ class Trial:
             changes = textbook_changes(seen, rates, model, adamw=adamw)
         samples = tuple(update.samples for update in base.updates)
         measured = measure(seen, plain, changes)
-        return Case(seen, measured, plain, bound, samples, () if own_schedule else rates), base
+        rates = () if own_schedule else rates
+        return Case(seen, measured, plain, bound, samples, self.ours, rates), base
 
     def _samples(self, plan: Plan) -> tuple[Plan, int]:
         if not plan["collator"].get("padding_free"):

@@ -62,6 +62,7 @@ class Watch:
     seen: Seen = field(default_factory=Seen)
     _forwards: int = 0
     _samples: int = 0
+    _learns: bool = False
     _calls: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
@@ -97,8 +98,9 @@ class Watch:
         tensors = {key: value for key, value in batch.items() if isinstance(value, torch.Tensor) and value.ndim}
         if not tensors:
             return
+        self._learns = torch.is_grad_enabled()
         main = tensors.get(getattr(model, "main_input_name", ""), next(iter(tensors.values())))
-        if not torch.is_grad_enabled():
+        if not self._learns:
             if self.seen.updates:
                 self._most("eval_rows", len(main))
             return
@@ -119,7 +121,8 @@ class Watch:
     def _layer(self, module: nn.Module, _: Any, output: Any) -> None:
         import torch
 
-        if isinstance(output, torch.Tensor) and torch.is_grad_enabled():
+        # Reentrant checkpointing computes without gradients first, so that the model's own forward decides.
+        if isinstance(output, torch.Tensor) and self._learns:
             self._calls[str(output.dtype).removeprefix("torch.")] += 1
 
     def _mine(self, optimizer: Optimizer) -> bool:

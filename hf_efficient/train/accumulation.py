@@ -68,7 +68,10 @@ def _refusal(trainer: Trainer) -> str:
             "exact: start the script with `accelerate launch`."
         )
     parallel = getattr(trainer.accelerator, "parallelism_config", None)
-    if parallel is not None and trainer.accelerator.num_processes != parallel.dp_replicate_size * parallel.dp_shard_size:
+    if (
+        parallel is not None
+        and trainer.accelerator.num_processes != parallel.dp_replicate_size * parallel.dp_shard_size
+    ):
         return "Processes that share rows (tensor, context or sequence parallelism) were not tried: check the loss."
     return ""
 

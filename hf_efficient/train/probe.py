@@ -158,7 +158,9 @@ def _verdict(evidence: list[float], found: list[Counter], *, norms: bool, noise:
     fits = [
         counter
         for counter, mean, count in zip(found, means, counts, strict=True)
-        if counter in likely and (mean <= noise if has_mean else True) and (not divides or not has_mean or count <= noise)
+        if counter in likely
+        and (mean <= noise if has_mean else True)
+        and (not divides or not has_mean or count <= noise)
     ]
     if divides and additive <= noise and as_sum <= noise:
         return Verdict(likely[0], divides, has_mean=False)  # without the number of items it returns the sum
