@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.promises.pictures import picture
+from hf_efficient.promises.pictures import image_tokens, picture, sound
 from hf_efficient.promises.words import ordinary_ids, vocabulary
 from hf_efficient.train.windows import IGNORED
 
@@ -162,17 +162,16 @@ def _target(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
 
 
 def _speech(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
-    from hf_efficient.promises.pictures import sound
-
     return {**sound(model, chance), "labels": _text(model, length, chance)}
 
 
 def _image(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
-    return {**picture(model, chance)[0], "labels": _one_label(model, chance)}
+    return {**picture(model, chance), "labels": _one_label(model, chance)}
 
 
 def _picture_text(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
-    values, image = picture(model, chance)
+    values = picture(model, chance)
+    image = image_tokens(model, values)
     text = _text(model, length, chance)
     return {"input_ids": [*image, *text], "labels": [*[IGNORED] * len(image), *_some(list(text), 0, chance)], **values}
 
