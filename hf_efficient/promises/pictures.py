@@ -30,7 +30,9 @@ def picture(model: PreTrainedModel, chance: random.Random) -> dict[str, Any]:
 
 def _asked(model: PreTrainedModel) -> set[str]:
     """Return what the model wants to know of an image."""
-    return set(inspect.signature(model.get_image_features).parameters) if hasattr(model, "get_image_features") else set()
+    return (
+        set(inspect.signature(model.get_image_features).parameters) if hasattr(model, "get_image_features") else set()
+    )
 
 
 def _pieces(config: PreTrainedConfig, height: int, width: int) -> tuple[int, ...]:

@@ -101,7 +101,11 @@ def _text(model: PreTrainedModel, length: int, chance: random.Random) -> list[in
     """Return `length` tokens, none of them special; the last of some encoders' texts must be their end."""
     tokens = chance.choices(ordinary_ids(model.config), k=length)
     end = getattr(model.config, "eos_token_id", None)
-    if getattr(model.config, "is_encoder_decoder", False) and isinstance(end, int) and 0 <= end < vocabulary(model.config):
+    if (
+        getattr(model.config, "is_encoder_decoder", False)
+        and isinstance(end, int)
+        and 0 <= end < vocabulary(model.config)
+    ):
         tokens[-1] = end
     return tokens
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.promises.family import fit_family, overrides, shrink_overrides
@@ -90,7 +90,7 @@ def _kept_layers(fields: dict[str, Any], depth: int) -> list[int]:
 
 def _shorter(name: str, value: Sequence[Any], kept: dict[int, list[int]], fields: dict[str, Any]) -> Sequence[Any]:
     """Return a list of layers, of layers' numbers or of sizes for the tiny model."""
-    kind = type(value)
+    kind: Callable[[Iterable[Any]], Sequence[Any]] = tuple if isinstance(value, tuple) else list
     if len(value) in kept and not name.endswith(("_ids", "_id")):
         chosen = [value[layer] for layer in kept[len(value)]]
         return kind(tiny_size(name, item, fields) if _is_size(item) else item for item in chosen)

@@ -50,7 +50,10 @@ RULES: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     (r"sliding_window(_size)?$|local_attention$|attention_window$|local_radius|attention_chunk", _most(8)),
     (r"swa_window|(left|right)_context|local_window", _most(WINDOW)),
     (r"(moe|expert).*(intermediate|ffn|hidden|dim)", _to(EXPERT)),
-    (r"intermediate|ffn_(dim|hidden|embed)|(^|_)d_ff$|n_inner$|^dff$|mlp_dim$|mlp_hidden|inner_dim$|ffn_size", _to(WIDE)),
+    (
+        r"intermediate|ffn_(dim|hidden|embed)|(^|_)d_ff$|n_inner$|^dff$|mlp_dim$|mlp_hidden|inner_dim$|ffn_size",
+        _to(WIDE),
+    ),
     (r"^(.*_)?((num|n)_(.*_)?heads?|attention_heads|heads)$", _most(HEADS)),
     (r"max_source_positions|max_audio_positions", _most(POSITIONS)),
     (r"position_embeddings$|positions$|^n_ctx$|max_seq|seq_length$|max_length_pos|max_context", _most(POSITIONS)),
@@ -65,8 +68,14 @@ RULES: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     (r"^coordinate_size$", _to(12)),
     (r"^shape_size$", _to(8)),
     (r"conv_channels$|classifier_proj|conformer_conv", _most(HIDDEN)),
-    (r"(hidden_size|hidden_dim|embed_dim|emb_dim|embedding_size|embedding_dim|proj_dim|projection_dim|n_embd)$", _to(64)),
-    (r"^d_model$|_d_model$|^dim$|^d_embed$|output_dim$|input_dim$|bottleneck_size$|^width$|^projector_dim|^hidden_channels|lru_width", _to(HIDDEN)),
+    (
+        r"(hidden_size|hidden_dim|embed_dim|emb_dim|embedding_size|embedding_dim|proj_dim|projection_dim|n_embd)$",
+        _to(64),
+    ),
+    (
+        r"^d_model$|_d_model$|^dim$|^d_embed$|output_dim$|input_dim$|bottleneck_size$|^width$|^projector_dim|^hidden_channels|lru_width",
+        _to(HIDDEN),
+    ),
     (r"pooler_output_size|attention_hidden|decoder_output_size|d_inner", _to(HIDDEN)),
 )
 """Pattern of a name -> its size from the one before; the first that is found counts."""

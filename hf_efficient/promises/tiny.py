@@ -63,8 +63,9 @@ def head_class(config: PreTrainedConfig, fallback: str = "AutoModelForCausalLM")
     for auto in dict.fromkeys((fallback, *AUTO)):
         mapping = getattr(transformers, auto)._model_mapping
         if type(config) in mapping:
-            kind = mapping[type(config)]
-            return kind[0] if isinstance(kind, tuple) else kind
+            found = mapping[type(config)]
+            known: type[PreTrainedModel] = found[0] if isinstance(found, tuple) else found
+            return known
     named = ", ".join(getattr(config, "architectures", None) or ()) or "no class"
     raise ValueError(
         f"The configuration names {named} of the type {config.model_type!r}, which transformers cannot build without "
