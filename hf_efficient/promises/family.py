@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 def fit_family(config: PreTrainedConfig, before: dict[str, Any]) -> None:
     """Set what follows from other sizes; `before` are the fields of the configuration as it was."""
     heads, head = before.get("num_heads"), before.get("head_dim")
-    if "depths" in before and isinstance(heads, list | tuple) and isinstance(before.get("embed_dim"), int):
+    if (
+        "depths" in before
+        and isinstance(heads, list | tuple)
+        and isinstance(before.get("embed_dim"), int)
+        and "window_size" in before
+    ):
         _fit_stages(config, list(heads), before)
     if before.get("qk_rope_head_dim") and isinstance(head, int):  # DeepSeek's is another name for one of the two
         if head == before["qk_rope_head_dim"]:
@@ -56,8 +61,9 @@ def overrides(fields: dict[str, Any]) -> dict[int, dict[str, Any]]:
 
 def shrink_overrides(config: PreTrainedConfig, before: dict[str, Any], kept: dict[int, list[int]]) -> None:
     """Keep for the tiny model's layers what they have different, in small sizes that still differ."""
-    different, layers = overrides(before), kept.get(before.get("num_hidden_layers", 0), [])
+    different = overrides(before)
     if different:
+        layers = kept[before["num_hidden_layers"]]
         vars(config)["_heterogeneity_spec"].per_layer_overrides = {
             place: {name: _different(name, value, before) for name, value in different[layer].items()}
             for place, layer in enumerate(layers)

@@ -36,6 +36,8 @@ def made_rows(model: PreTrainedModel, number: int, *, seed: int = 0) -> list[Row
 def _maker(model: PreTrainedModel) -> Callable[[PreTrainedModel, int, random.Random], Row]:
     """Return what makes one row for the head of `model`."""
     name = _class(model)
+    if name.endswith("ForCausalLM") and not hasattr(model.config, "vision_config"):
+        return _causal
     kind = next((kind for kind, names in _classes().items() if name in names), None)
     kind = kind or next((kind for end, kind in ENDS.items() if name.endswith(end)), None)
     if kind is None:
@@ -94,6 +96,8 @@ def _lengths(number: int, chance: random.Random) -> list[int]:
     steps = max(number - 1, 1)
     lengths = [SHORTEST + (LONGEST - SHORTEST) * place // steps for place in range(number)]
     chance.shuffle(lengths)
+    if lengths[:1] == lengths[-1:]:  # among many rows, some are equally long
+        lengths[0] = SHORTEST + LONGEST - lengths[0]
     return lengths
 
 
@@ -174,6 +178,8 @@ def _image(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
 
 
 def _picture_text(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
+    if getattr(model.config, "vision_config", True) is None:  # Gemma 4 comes without, too
+        return _causal(model, length, chance)
     values = picture(model, chance)
     image = image_tokens(model, values)
     text = _text(model, length, chance)

@@ -13,10 +13,10 @@ FRAMES = 32
 
 LAYERS = re.compile(
     r"^((text_|encoder_|decoder_|num_|n_)*(hidden_|encoder_|decoder_|transformer_)?layers?"
-    r"|depth|n_transformer_layers|num_perceiver_blocks|resampler_depth)$"
+    r"|depth|[lxr]_layers|num_perceiver_blocks|resampler_depth)$"
 )
 """Names of the number of layers."""
-KEY_VALUE_HEADS = re.compile(r"(key_value_heads|kv_heads|kv_n_heads|attention_groups|query_groups|num_key_heads)$")
+KEY_VALUE_HEADS = re.compile(r"(key_value_heads|kv_heads|kv_n_heads|num_attention_groups|query_groups|num_key_heads)$")
 
 
 def _to(value: int) -> Callable[[Any], int]:
@@ -51,7 +51,7 @@ RULES: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     (r"swa_window|(left|right)_context|local_window", _most(WINDOW)),
     (r"(moe|expert).*(intermediate|ffn|hidden|dim)", _to(EXPERT)),
     (
-        r"intermediate|ffn_(dim|hidden|embed)|(^|_)d_ff$|n_inner$|^dff$|mlp_dim$|mlp_hidden|inner_dim$|ffn_size",
+        r"intermediate_(size|dim)|feed_?forward_dim|dim_feedforward|dim_ff|ffn_(dim|hidden|embed)|(^|_)d_ff$|n_inner$|^dff$|mlp_dim$|mlp_hidden|inner_dim$|ffn_size",
         _to(WIDE),
     ),
     (r"^(.*_)?((num|n)_(.*_)?heads?|attention_heads|heads)$", _most(HEADS)),
