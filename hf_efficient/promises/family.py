@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
+NARROW = 0.2
+"""Times the width and the depth that a convolutional network has in its code."""
+
+
 def fit_family(config: PreTrainedConfig, before: dict[str, Any]) -> None:
     """Set what follows from other sizes; `before` are the fields of the configuration as it was."""
     heads, head = before.get("num_heads"), before.get("head_dim")
@@ -25,6 +29,11 @@ def fit_family(config: PreTrainedConfig, before: dict[str, Any]) -> None:
             config.head_dim = config.qk_rope_head_dim
         elif head == before.get("qk_head_dim"):
             config.head_dim = config.qk_head_dim
+    for name in ("width_coefficient", "depth_coefficient", "depth_multiplier"):  # of EfficientNet and MobileNet
+        if isinstance(before.get(name), float):
+            setattr(config, name, min(before[name], NARROW))
+    if isinstance(before.get("width_coefficient"), float) and "hidden_dim" in before:
+        config.hidden_dim = int(1280 * config.width_coefficient)
     if "attention_types" in before:  # GPT-Neo writes its layers as kinds and how often they repeat
         kinds = before["attention_types"][0][0][:2]
         config.attention_types = [[kinds, 2 // len(kinds)]]

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 
+WAVE = 8000
+"""Samples of a wave: half a second, 24 frames of wav2vec 2.0."""
+
+
 def picture(model: PreTrainedModel, chance: random.Random) -> dict[str, Any]:
     """Return the values of one image."""
     config = model.config
@@ -53,7 +57,19 @@ def sound(model: PreTrainedModel, chance: random.Random) -> dict[str, Any]:
     feeds = getattr(config, "input_feat_per_channel", None)
     if feeds:
         return {"input_features": noise((64, feeds * getattr(config, "input_channels", 1)), chance)}
-    return {"input_values": noise((4000,), chance)}
+    return {"input_values": noise((WAVE,), chance)}
+
+
+def wave(model: PreTrainedModel, chance: random.Random) -> dict[str, Any]:
+    """Return half a second of sound as a wave, or as the spectrogram that the model reads instead."""
+    config = model.config
+    if hasattr(config, "conv_stride") and hasattr(config, "conv_dim"):
+        return {"input_values": noise((WAVE,), chance)}
+    if hasattr(config, "max_length") and hasattr(config, "num_mel_bins") and hasattr(config, "frequency_stride"):
+        return {"input_values": noise((config.max_length, config.num_mel_bins), chance)}
+    if hasattr(config, "feature_projection_input_dim"):
+        return {"input_features": noise((2 * WAVE // 160, config.feature_projection_input_dim), chance)}
+    return sound(model, chance)
 
 
 def noise(shape: tuple[int, ...], chance: random.Random) -> torch.Tensor:
@@ -83,10 +99,11 @@ def image_tokens(model: PreTrainedModel, values: dict[str, Any]) -> list[int]:
         )
     training = model.training
     with torch.no_grad():
-        one = {name: _batched(name, value) for name, value in values.items()}
+        one = {name: _batched(name, value).to(model.device) for name, value in values.items()}
         features = model.eval().get_image_features(**one)
     model.train(training)
     found = getattr(features, "pooler_output", features)
+    found = features.last_hidden_state if found is None else found
     number = sum(part.numel() // part.shape[-1] for part in (found if isinstance(found, list | tuple) else [found]))
     start = getattr(config, "vision_start_token_id", None)
     end = getattr(config, "vision_end_token_id", None)

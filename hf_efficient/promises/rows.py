@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.promises.pictures import image_tokens, picture, sound
+from hf_efficient.promises.pictures import image_tokens, picture, sound, wave
 from hf_efficient.promises.words import ordinary_ids, vocabulary
 from hf_efficient.train.windows import IGNORED
 
@@ -71,6 +71,8 @@ def _classes() -> dict[str, set[str]]:
         "sequence": names("SEQUENCE_CLASSIFICATION"),
         "tokens": names("TOKEN_CLASSIFICATION"),
         "image": names("IMAGE_CLASSIFICATION"),
+        "letters": names("CTC"),
+        "sound": names("AUDIO_CLASSIFICATION"),
         "answer": names("QUESTION_ANSWERING"),
         "choice": names("MULTIPLE_CHOICE"),
     }
@@ -173,6 +175,14 @@ def _speech(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
     return {**sound(model, chance), "labels": _text(model, length, chance)}
 
 
+def _letters(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
+    return {**wave(model, chance), "labels": chance.choices(ordinary_ids(model.config), k=1 + length // 2)}
+
+
+def _sound(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
+    return {**wave(model, chance), "labels": _one_label(model, chance)}
+
+
 def _image(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
     return {**picture(model, chance), "labels": _one_label(model, chance)}
 
@@ -206,6 +216,8 @@ MAKERS: dict[str, Callable[[PreTrainedModel, int, random.Random], Row]] = {
     "target": _target,
     "speech": _speech,
     "image": _image,
+    "letters": _letters,
+    "sound": _sound,
     "picture_text": _picture_text,
     "answer": _answer,
     "choice": _choice,

@@ -103,7 +103,7 @@ def _shorter(name: str, value: Sequence[Any], kept: dict[int, list[int]], fields
         return kind(max(8, item * HIDDEN // largest // 8 * 8) for item in value)
     if name.startswith("vision_feature_layer"):
         return kind(max(item, -FEWEST) for item in value)
-    if kept and any(word in name for word in ("index", "layers")) and max(value) < max(kept):
+    if kept and any(word in name for word in ("index", "indices", "layers")) and max(value) < max(kept):
         deepest = len(kept[max(kept)]) - 1
         return kind(sorted({min(item, deepest) for item in value}))
     return kind(tiny_size(name, item, fields) for item in value) if "token" not in name else value

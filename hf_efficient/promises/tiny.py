@@ -25,7 +25,7 @@ AUTO = (
 )
 """In this order, where a configuration names no class of its own."""
 DEFAULT = 0.02
-SHARPER = 3.0
+SHARPER = 5.0
 """Times the usual initial weights: gradients of the mean loss are then longer than 1, so that clipping at 1 clips."""
 REMEDY = "pass --data with the model itself, or --model with a smaller configuration"
 
@@ -58,7 +58,7 @@ def head_class(config: PreTrainedConfig, fallback: str = "AutoModelForCausalLM")
     bodies = [one for value in MODEL_MAPPING_NAMES.values() for one in ((value,) if isinstance(value, str) else value)]
     for name in getattr(config, "architectures", None) or ():
         kind = getattr(transformers, name, None)
-        if isinstance(kind, type) and kind.__name__ == name and name not in bodies:
+        if isinstance(kind, type) and kind.__name__ == name and not (name.endswith("Model") and name in bodies):
             return kind
     for auto in dict.fromkeys((fallback, *AUTO)):
         mapping = getattr(transformers, auto)._model_mapping
@@ -141,5 +141,5 @@ def _sharpen(model: PreTrainedModel) -> None:
         for weight in model.parameters():
             if weight.ndim > 1 and not weight.any():  # Gemma 3 starts its projector at 0, behind which nothing learns
                 weight.normal_(std=DEFAULT)
-            if weight.ndim > 1 and weight.std() < 0.1:  # T5's are wide enough
+            if weight.ndim > 1 and weight.std() < 2.5 * DEFAULT:  # T5's are wide enough
                 weight.mul_(SHARPER)
