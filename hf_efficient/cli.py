@@ -103,6 +103,26 @@ def emit_(
 
 
 @app.command()
+def verify(
+    names: Names,
+    model: Annotated[str, typer.Option("--model", metavar="M", help="Hub id or folder; its config.json is enough.")],
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="F", help="Texts: train the model itself, and no tiny one.")
+    ] = None,
+    door: Annotated[Literal["trainer", "loop"], typer.Option("--door", help="What trains.")] = "trainer",
+    without: Without = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a few updates with and without each trick and say which promises about the training were kept."""
+    from hf_efficient.promises.verify import verify as verdicts
+
+    rows = [v.row() for v in verdicts(*names, model=model, data=data, without=without or (), door=door)]
+    _show({"verdicts": rows}, as_json, render.verdicts)
+    if any(row["verdict"] == "broken" for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
 def machine(gpu: Gpu = None, as_json: AsJson = False) -> None:
     """Say what this machine is, as plans see it, or what a card of the table is."""
     _show(describe.machine_row(_machine(gpu)), as_json, render.machine)
@@ -134,10 +154,10 @@ app.add_typer(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 fine, 2 bad usage with one sentence on stderr."""
+    """Run the command line and return its exit code: 0 fine, 1 a broken promise, 2 bad usage with one sentence."""
     argv = sys.argv[1:] if argv is None else argv
     try:
-        app(argv or ["--help"], standalone_mode=False)
+        return int(app(argv or ["--help"], standalone_mode=False) or 0)
     except ValueError as error:
         return _refuse(one_sentence(error))
     except OSError as error:
@@ -147,7 +167,6 @@ def main(argv: list[str] | None = None) -> int:
         if not hasattr(error, "format_message"):
             raise
         return _refuse(f"{one_sentence(ValueError(error.format_message())).rstrip('.')}. See --help.")
-    return 0
 
 
 def _refuse(sentence: str) -> int:

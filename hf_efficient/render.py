@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-NAMES = ("name", "target", "key", "by", "family", "numerics", "capability")
+NAMES = ("name", "target", "key", "by", "family", "numerics", "capability", "promise", "verdict")
 """Columns whose words are to be copied: a terminal wraps the others."""
 PIPE_WIDTH = 100_000
 """Columns where nobody looks: rows are not to be wrapped or cut."""
@@ -74,6 +74,25 @@ def sentences(label: str, texts: Sequence[str]) -> None:
     """Print a labelled line per sentence."""
     for sentence in texts:
         print(f"{label}: {sentence}")
+
+
+def verdicts(data: Mapping[str, Any]) -> None:
+    """Print a row per verdict, then a line for each that was not kept or not tried."""
+    rows = [
+        {key: row[key] for key in ("name", "promise", "verdict")}
+        | {key.removesuffix("_diff"): distance(row[key]) for key in ("loss_diff", "gradient_diff", "update_diff")}
+        | {"why": row["why"]}
+        for row in data["verdicts"]
+    ]
+    table("", rows)
+    for row in data["verdicts"]:
+        if row["verdict"] == "broken":
+            print(f"broken: {row['name']}: {row['why']}. {row['fix'][:1].upper()}{row['fix'][1:]}.")
+
+
+def distance(value: float | None) -> str:
+    """Return a relative distance as a cell shows it; a dash where nothing was compared."""
+    return "-" if value is None else "0" if value == 0 else f"{value:.1e}"
 
 
 def machine(data: Mapping[str, Any]) -> None:

@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 TOKENS = ("input_ids", "attention_mask", "labels", "token_type_ids")
-JOINED = ("image_grid_thw",)
-"""Already a list of images in each row, as are the patches beside them."""
+JOINED = ("image_grid_thw", "pixel_values")
+"""Lists of images and of their patches, which are joined where a row says how many patches it has."""
 
 
 def collate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Rows:
     """Return what turns made rows for `model` into a batch: tokens and labels padded, images and sounds stacked."""
-    reads_types = "mm_token_type_ids" in _parameters(model)
-    return Rows(tokenizer, int(getattr(model.config, "image_token_id", None) or -1) if reads_types else None)
+    asked, image = _parameters(model), getattr(model.config, "image_token_id", None)
+    named = "token_type_ids" if model.config.model_type.startswith("gemma3") else "mm_token_type_ids"
+    return Rows(tokenizer, image, named if image is not None and named in asked else None)
 
 
 def _parameters(model: PreTrainedModel) -> set[str]:
@@ -31,10 +32,11 @@ def _parameters(model: PreTrainedModel) -> set[str]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Pad tokens and labels; stack the rest. With `image_token` say which tokens are images, as Qwen2-VL asks."""
+    """Pad tokens and labels; stack the rest; say in `named` which tokens are images, as Qwen2-VL and Gemma 3 ask."""
 
     tokenizer: PreTrainedTokenizerBase
     image_token: int | None = None
+    named: str | None = None
     padding: Mapping[str, Any] = field(default_factory=dict)
     """Keywords of the padding, such as `pad_to_multiple_of`."""
 
@@ -54,10 +56,10 @@ class Rows:
             batch = dict(Padded(self.tokenizer, self.padding)(tokens))
         for name in others:
             values = [torch.as_tensor(row[name]) for row in rows]
-            joined = "image_grid_thw" in rows[0] and name in ("image_grid_thw", "pixel_values")
+            joined = "image_grid_thw" in rows[0] and name in JOINED
             batch[name] = torch.cat(values) if joined else torch.stack(values)
-        if self.image_token is not None:
-            batch["mm_token_type_ids"] = (batch["input_ids"] == self.image_token).int()
+        if self.named is not None and "pixel_values" in batch:
+            batch[self.named] = (batch["input_ids"] == self.image_token).int()
         return batch
 
     def _labels_alone(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
-def picture(model: PreTrainedModel, chance: random.Random) -> tuple[dict[str, Any], list[int]]:
-    """Return the values of one image and the tokens that stand for it in a text, none in a model without text."""
+WAVE = 8000
+"""Samples of a wave: half a second, 24 frames of wav2vec 2.0."""
+
+
+def picture(model: PreTrainedModel, chance: random.Random) -> dict[str, Any]:
+    """Return the values of one image."""
     config = model.config
     vision = getattr(config, "vision_config", config)
     channels = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3
-    if hasattr(vision, "spatial_merge_size") and hasattr(vision, "temporal_patch_size"):
-        merge = vision.spatial_merge_size
-        height, width = 2 * merge, 2 * merge
-        pixels = channels * vision.temporal_patch_size * vision.patch_size**2
-        values = {"pixel_values": noise((height * width, pixels), chance), "image_grid_thw": [[1, height, width]]}
-    else:
-        values = {"pixel_values": noise((channels, *_sides(vision)), chance)}
-    if not hasattr(config, "vision_config"):
-        return values, []
-    if model.config.model_type in ("idefics2", "idefics3", "smolvlm"):
-        values["pixel_values"] = values["pixel_values"][None]  # several images a row
-    if model.config.model_type in ("llava_next", "llava_onevision", "llava_next_video"):
-        values["pixel_values"] = values["pixel_values"][None].repeat(2, 1, 1, 1)
-        values["image_sizes"] = list(_sides(vision))
-    return values, _image_tokens(model, values)
+    asked = _asked(model)
+    if "image_grid_thw" in asked:
+        side = 2 * getattr(vision, "spatial_merge_size", 1)
+        pixels = channels * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
+        return {"pixel_values": noise((side * side, pixels), chance), "image_grid_thw": [[1, side, side]]}
+    height, width = _sides(vision)
+    pieces = _pieces(config, height, width) if "image_sizes" in asked else ()
+    pieces = (1,) if config.model_type in ("idefics2", "idefics3", "smolvlm") else pieces
+    values: dict[str, Any] = {"pixel_values": noise((*pieces, channels, height, width), chance)}
+    return values | ({"image_sizes": [height, width]} if "image_sizes" in asked else {})
+
+
+def _asked(model: PreTrainedModel) -> set[str]:
+    """Return what the model wants to know of an image."""
+    return (
+        set(inspect.signature(model.get_image_features).parameters) if hasattr(model, "get_image_features") else set()
+    )
+
+
+def _pieces(config: PreTrainedConfig, height: int, width: int) -> tuple[int, ...]:
+    """Return the number of pieces that LLaVA-NeXT cuts an image into, nothing for models that do not."""
+    if not getattr(config, "image_grid_pinpoints", None):
+        return ()
+    from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
+
+    return (int(image_size_to_num_patches([height, width], config.image_grid_pinpoints, height)),)
 
 
 def sound(model: PreTrainedModel, chance: random.Random) -> dict[str, Any]:
@@ -41,7 +57,19 @@ def sound(model: PreTrainedModel, chance: random.Random) -> dict[str, Any]:
     feeds = getattr(config, "input_feat_per_channel", None)
     if feeds:
         return {"input_features": noise((64, feeds * getattr(config, "input_channels", 1)), chance)}
-    return {"input_values": noise((4000,), chance)}
+    return {"input_values": noise((WAVE,), chance)}
+
+
+def wave(model: PreTrainedModel, chance: random.Random) -> dict[str, Any]:
+    """Return half a second of sound as a wave, or as the spectrogram that the model reads instead."""
+    config = model.config
+    if hasattr(config, "conv_stride") and hasattr(config, "conv_dim"):
+        return {"input_values": noise((WAVE,), chance)}
+    if hasattr(config, "max_length") and hasattr(config, "num_mel_bins") and hasattr(config, "frequency_stride"):
+        return {"input_values": noise((config.max_length, config.num_mel_bins), chance)}
+    if hasattr(config, "feature_projection_input_dim"):
+        return {"input_features": noise((2 * WAVE // 160, config.feature_projection_input_dim), chance)}
+    return sound(model, chance)
 
 
 def noise(shape: tuple[int, ...], chance: random.Random) -> torch.Tensor:
@@ -57,7 +85,7 @@ def _sides(vision: Any) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _image_tokens(model: PreTrainedModel, values: dict[str, Any]) -> list[int]:
+def image_tokens(model: PreTrainedModel, values: dict[str, Any]) -> list[int]:
     """Return as many image tokens as the model makes of an image, between its start and its end where it has them."""
     import torch
 
@@ -71,10 +99,11 @@ def _image_tokens(model: PreTrainedModel, values: dict[str, Any]) -> list[int]:
         )
     training = model.training
     with torch.no_grad():
-        one = {name: _batched(name, value) for name, value in values.items()}
+        one = {name: _batched(name, value).to(model.device) for name, value in values.items()}
         features = model.eval().get_image_features(**one)
     model.train(training)
     found = getattr(features, "pooler_output", features)
+    found = features.last_hidden_state if found is None else found
     number = sum(part.numel() // part.shape[-1] for part in (found if isinstance(found, list | tuple) else [found]))
     start = getattr(config, "vision_start_token_id", None)
     end = getattr(config, "vision_end_token_id", None)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.promises.pictures import picture
+from hf_efficient.promises.pictures import image_tokens, picture, sound, wave
 from hf_efficient.promises.words import ordinary_ids, vocabulary
 from hf_efficient.train.items import IGNORED
 
@@ -36,6 +36,8 @@ def made_rows(model: PreTrainedModel, number: int, *, seed: int = 0) -> list[Row
 def _maker(model: PreTrainedModel) -> Callable[[PreTrainedModel, int, random.Random], Row]:
     """Return what makes one row for the head of `model`."""
     name = _class(model)
+    if name.endswith("ForCausalLM") and not hasattr(model.config, "vision_config"):
+        return _causal
     kind = next((kind for kind, names in _classes().items() if name in names), None)
     kind = kind or next((kind for end, kind in ENDS.items() if name.endswith(end)), None)
     if kind is None:
@@ -69,6 +71,8 @@ def _classes() -> dict[str, set[str]]:
         "sequence": names("SEQUENCE_CLASSIFICATION"),
         "tokens": names("TOKEN_CLASSIFICATION"),
         "image": names("IMAGE_CLASSIFICATION"),
+        "letters": names("CTC"),
+        "sound": names("AUDIO_CLASSIFICATION"),
         "answer": names("QUESTION_ANSWERING"),
         "choice": names("MULTIPLE_CHOICE"),
     }
@@ -94,6 +98,8 @@ def _lengths(number: int, chance: random.Random) -> list[int]:
     steps = max(number - 1, 1)
     lengths = [SHORTEST + (LONGEST - SHORTEST) * place // steps for place in range(number)]
     chance.shuffle(lengths)
+    if lengths[:1] == lengths[-1:]:  # among many rows, some are equally long
+        lengths[0] = SHORTEST + LONGEST - lengths[0]
     return lengths
 
 
@@ -166,17 +172,26 @@ def _target(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
 
 
 def _speech(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
-    from hf_efficient.promises.pictures import sound
-
     return {**sound(model, chance), "labels": _text(model, length, chance)}
 
 
+def _letters(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
+    return {**wave(model, chance), "labels": chance.choices(ordinary_ids(model.config), k=1 + length // 2)}
+
+
+def _sound(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
+    return {**wave(model, chance), "labels": _one_label(model, chance)}
+
+
 def _image(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
-    return {**picture(model, chance)[0], "labels": _one_label(model, chance)}
+    return {**picture(model, chance), "labels": _one_label(model, chance)}
 
 
 def _picture_text(model: PreTrainedModel, length: int, chance: random.Random) -> Row:
-    values, image = picture(model, chance)
+    if getattr(model.config, "vision_config", True) is None:  # Gemma 4 comes without, too
+        return _causal(model, length, chance)
+    values = picture(model, chance)
+    image = image_tokens(model, values)
     text = _text(model, length, chance)
     return {"input_ids": [*image, *text], "labels": [*[IGNORED] * len(image), *_some(list(text), 0, chance)], **values}
 
@@ -201,6 +216,8 @@ MAKERS: dict[str, Callable[[PreTrainedModel, int, random.Random], Row]] = {
     "target": _target,
     "speech": _speech,
     "image": _image,
+    "letters": _letters,
+    "sound": _sound,
     "picture_text": _picture_text,
     "answer": _answer,
     "choice": _choice,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hf_efficient.promises.family import fit_family, overrides, shrink_overrides
 from hf_efficient.promises.ids import remap_ids
 from hf_efficient.promises.rope import fit_rope
-from hf_efficient.promises.sizes import HIDDEN, LAYERS, WIDE, tiny_size
+from hf_efficient.promises.sizes import HIDDEN, LAYERS, tiny_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -56,7 +57,8 @@ def _shrink(config: PreTrainedConfig) -> None:
             _set(config, name, tiny_size(name, value, before))
         elif isinstance(value, list | tuple) and value:
             _set(config, name, _shorter(name, value, kept, before))
-    _special(config, before)
+    shrink_overrides(config, before, kept)
+    fit_family(config, before)
     for name in ("quantization_config", "compression_config"):
         if hasattr(config, name):
             delattr(config, name)
@@ -68,16 +70,17 @@ def _is_size(value: Any) -> bool:
 
 
 def _set(config: PreTrainedConfig, name: str, value: Any) -> None:
-    if getattr(config, name, None) != value:
+    if vars(config).get(name) != value:
         setattr(config, name, value)
 
 
 def _kept_layers(fields: dict[str, Any], depth: int) -> list[int]:
     """Return the numbers of the layers to keep: one of each kind that the lists of layers tell apart."""
     lists = [value for value in fields.values() if isinstance(value, list | tuple) and len(value) == depth]
+    different = overrides(fields)
     kinds: dict[str, int] = {}
     for layer in range(depth):
-        kinds.setdefault(str([value[layer] for value in lists]), layer)
+        kinds.setdefault(str([different.get(layer), *(value[layer] for value in lists)]), layer)
     kept = sorted(kinds.values())[:MOST]
     rest = (layer for layer in range(depth) if layer not in kept)
     while len(kept) < min(FEWEST, depth):
@@ -87,38 +90,20 @@ def _kept_layers(fields: dict[str, Any], depth: int) -> list[int]:
 
 def _shorter(name: str, value: Sequence[Any], kept: dict[int, list[int]], fields: dict[str, Any]) -> Sequence[Any]:
     """Return a list of layers, of layers' numbers or of sizes for the tiny model."""
-    kind = type(value)
+    kind: Callable[[Iterable[Any]], Sequence[Any]] = tuple if isinstance(value, tuple) else list
     if len(value) in kept and not name.endswith(("_ids", "_id")):
         chosen = [value[layer] for layer in kept[len(value)]]
         return kind(tiny_size(name, item, fields) if _is_size(item) else item for item in chosen)
     if not all(_is_size(item) for item in value):
-        return value
+        return kind(dict.fromkeys(value)) if name == "block_types" else value  # RecurrentGemma repeats them
     if name == "depths":
         return kind(1 for _ in value)
     if name in ("hidden_sizes", "conv_dim", "tdnn_dim", "neck_hidden_sizes", "embed_dims", "encoder_hidden_sizes"):
         largest = max(value)
         return kind(max(8, item * HIDDEN // largest // 8 * 8) for item in value)
-    if kept and any(word in name for word in ("index", "layers")) and max(value) < max(kept):
+    if name.startswith("vision_feature_layer"):
+        return kind(max(item, -FEWEST) for item in value)
+    if kept and any(word in name for word in ("index", "indices", "layers")) and max(value) < max(kept):
         deepest = len(kept[max(kept)]) - 1
         return kind(sorted({min(item, deepest) for item in value}))
     return kind(tiny_size(name, item, fields) for item in value) if "token" not in name else value
-
-
-def _special(config: PreTrainedConfig, before: dict[str, Any]) -> None:
-    """Set what follows from other sizes in a few families."""
-    heads = before.get("num_heads")
-    if "depths" in before and isinstance(heads, list | tuple) and _is_size(before.get("embed_dim")):
-        config.embed_dim = 8 * heads[0]  # Swin: each stage has its own number of heads and doubles the size
-        if "hidden_size" in before:
-            config.hidden_size = config.embed_dim * 2 ** (len(before["depths"]) - 1)
-    if before.get("qk_rope_head_dim") and _is_size(before.get("head_dim")):
-        if before["head_dim"] == before["qk_rope_head_dim"]:
-            config.head_dim = config.qk_rope_head_dim
-        elif before["head_dim"] == before.get("qk_head_dim"):
-            config.head_dim = config.qk_head_dim
-    if "attention_types" in before:  # GPT-Neo writes its layers as kinds and how often they repeat
-        kinds = before["attention_types"][0][0][:FEWEST]
-        config.attention_types = [[kinds, FEWEST // len(kinds)]]
-        config.attention_layers = (list(kinds) * FEWEST)[:FEWEST]
-    if before.get("mamba_expand") and _is_size(before.get("mamba_d_ssm")):
-        config.mamba_d_ssm = WIDE

@@ -24,7 +24,8 @@ AUTO = (
     "AutoModelForTokenClassification",
 )
 """In this order, where a configuration names no class of its own."""
-SHARPER = 3.0
+DEFAULT = 0.02
+SHARPER = 5.0
 """Times the usual initial weights: gradients of the mean loss are then longer than 1, so that clipping at 1 clips."""
 REMEDY = "pass --data with the model itself, or --model with a smaller configuration"
 
@@ -52,16 +53,19 @@ def head_class(config: PreTrainedConfig, fallback: str = "AutoModelForCausalLM")
     Raises ValueError for a configuration whose class transformers does not have.
     """
     import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
+    bodies = [one for value in MODEL_MAPPING_NAMES.values() for one in ((value,) if isinstance(value, str) else value)]
     for name in getattr(config, "architectures", None) or ():
         kind = getattr(transformers, name, None)
-        if isinstance(kind, type) and kind.__name__ == name:  # not a stand-in for a missing package
+        if isinstance(kind, type) and kind.__name__ == name and not (name.endswith("Model") and name in bodies):
             return kind
     for auto in dict.fromkeys((fallback, *AUTO)):
         mapping = getattr(transformers, auto)._model_mapping
         if type(config) in mapping:
-            kind = mapping[type(config)]
-            return kind[0] if isinstance(kind, tuple) else kind
+            found = mapping[type(config)]
+            known: type[PreTrainedModel] = found[0] if isinstance(found, tuple) else found
+            return known
     named = ", ".join(getattr(config, "architectures", None) or ()) or "no class"
     raise ValueError(
         f"The configuration names {named} of the type {config.model_type!r}, which transformers cannot build without "
@@ -110,7 +114,9 @@ def _built(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model: PreTrainedModel = kind(tiny_config(config)).float()
+            small = tiny_config(config)
+            _name_padding(small, kind)
+            model: PreTrainedModel = kind(small).float()
             _sharpen(model)
     except Exception as error:  # whatever the checks and layers of several hundred classes raise
         raise ValueError(
@@ -120,11 +126,20 @@ def _built(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
     return model.train()
 
 
+def _name_padding(config: PreTrainedConfig, kind: type[PreTrainedModel]) -> None:
+    """Name a padding token where a decoder that classifies has none: it must find the last token of each row."""
+    text = config.get_text_config()
+    if "ForSequenceClassification" in kind.__name__ and getattr(text, "pad_token_id", None) is None:
+        config.pad_token_id = text.pad_token_id = word_tokenizer(config).pad_token_id
+
+
 def _sharpen(model: PreTrainedModel) -> None:
     """Scale the matrices up; new models are so close to uniform guesses that their gradients are short."""
     import torch
 
     with torch.no_grad():
         for weight in model.parameters():
-            if weight.ndim > 1:
+            if weight.ndim > 1 and not weight.any():  # Gemma 3 starts its projector at 0, behind which nothing learns
+                weight.normal_(std=DEFAULT)
+            if weight.ndim > 1 and weight.std() < 2.5 * DEFAULT:  # T5's are wide enough
                 weight.mul_(SHARPER)
