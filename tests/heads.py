@@ -116,7 +116,7 @@ def whisper() -> nn.Module:
             bos_token_id=1,
             eos_token_id=2,
             decoder_start_token_id=1,
-        )  # fmt: skip
+        )
     )
 
 
@@ -130,8 +130,8 @@ def made(name: str, **keywords: Any) -> Callable[[], nn.Module]:
     return build
 
 
-class Pairs(nn.Module):
-    """A model nobody listed: the squared distance of two numbers per row, weighed by nothing, without **kwargs."""
+class Plain(nn.Module):
+    """A model nobody listed, without **kwargs: each label of a row is a class, and what is ignored does not count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,54 +147,80 @@ class Pairs(nn.Module):
         return {"loss": (lost * there).sum() / there.sum(), "logits": found}
 
 
-class Greedy(Pairs):
-    """The same, with **kwargs that it drops, and twenty-four outputs per row: its mean is over numbers."""
+class Distances(Plain):
+    """Another, whose labels have a name of their own: a mean over numbers, with **kwargs that it drops."""
 
-    def forward(self, input_ids: torch.Tensor, targets: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:  # type: ignore[override]
+    def forward(self, input_ids: torch.Tensor, targets: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
         """Return a mean absolute error."""
         found = self.first(input_ids / 48.0)
         return {"loss": (found - targets).abs().mean(), "logits": found}
 
 
-D = dict(dim=16, hidden_dim=16, n_layers=1, n_heads=2, vocab_size=48, max_position_embeddings=32, pad_token_id=0)
-T5 = dict(
-    d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=48, pad_token_id=0, decoder_start_token_id=0
-)
-VIT = dict(
-    hidden_size=16,
-    intermediate_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    image_size=16,
-    patch_size=8,
-    num_labels=3,
-)
-MODERN = SMALL | dict(cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2)
-MOE = GROUPED | dict(num_local_experts=2, num_experts_per_tok=1)
-
-
 def floats(*shape: int) -> torch.Tensor:
+    """Return numbers for each row."""
     return torch.randn(COUNT, *shape, generator=torch.Generator().manual_seed(2))
 
 
+def _numbers() -> Rows:
+    return with_each(tokens(), key="labels", values=floats())
+
+
+def _several() -> Rows:
+    return with_each(tokens(), key="labels", values=(floats(3) > 0).float())
+
+
+def tagged() -> Rows:
+    """Return rows with one of five tags per token."""
+    return labelled(tokens(), 5)
+
+
+def _classes() -> Rows:
+    return of_classes(tokens(), 3)
+
+
+GPT2 = {"vocab_size": 48, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
+DISTIL = {"dim": 16, "hidden_dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 48, "max_position_embeddings": 32}
+T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 48, "pad_token_id": 0,
+      "decoder_start_token_id": 0}  # fmt: skip
+VIT = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16,
+       "patch_size": 8, "num_labels": 3}  # fmt: skip
+MODERN = SMALL | {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2, "num_labels": 3}
+MOE = GROUPED | {"num_local_experts": 2, "num_experts_per_tok": 1}
+SEVERAL = MODERN | {"problem_type": "multi_label_classification"}
+
+
+def _head(name: str, keywords: dict[str, Any], rows: Callable[[], Rows], factor: float) -> Head:
+    return Head(made(name, **keywords), rows, factor)
+
+
 HEADS = {
-    "GPT2LMHeadModel": Head(made("GPT2LMHeadModel", vocab_size=48, n_embd=16, n_layer=1, n_head=2, n_positions=32), lambda: causal(True), 0.9),
-    "LlamaForCausalLM": Head(made("LlamaForCausalLM", **GROUPED), causal, 1),
-    "Qwen3ForCausalLM": Head(made("Qwen3ForCausalLM", **GROUPED), causal, 1),
-    "Gemma3ForCausalLM": Head(made("Gemma3ForCausalLM", **GROUPED), causal, 1),
-    "MixtralForCausalLM": Head(made("MixtralForCausalLM", **MOE), causal, 1),
-    "BertForMaskedLM": Head(made("BertForMaskedLM", **SMALL), causal, 4),
-    "RobertaForSequenceClassification": Head(made("RobertaForSequenceClassification", **SMALL, num_labels=3), lambda: of_classes(tokens(), 3), 4),
-    "ModernBertForSequenceClassification": Head(made("ModernBertForSequenceClassification", **MODERN, num_labels=3), lambda: of_classes(tokens(), 3), 4),
-    "regression": Head(made("RobertaForSequenceClassification", **SMALL, num_labels=1), lambda: with_each(tokens(), key="labels", values=floats()), 4),
-    "multi-label": Head(made("ModernBertForSequenceClassification", **MODERN, num_labels=3, problem_type="multi_label_classification"), lambda: with_each(tokens(), key="labels", values=(floats(3) > 0).float()), 4),
-    "DistilBertForTokenClassification": Head(made("DistilBertForTokenClassification", **D, num_labels=5), lambda: labelled(tokens(), 5), 4),
-    "T5ForConditionalGeneration": Head(made("T5ForConditionalGeneration", **T5), causal, 4),
-    "WhisperForConditionalGeneration": Head(whisper, speech, 4),
-    "ViTForImageClassification": Head(made("ViTForImageClassification", **VIT), images, 1),
-    "LlavaForConditionalGeneration": Head(llava, pictures_with_text, 1),
-    "BertForQuestionAnswering": Head(made("BertForQuestionAnswering", **SMALL), answers, 1),
-    "BertForMultipleChoice": Head(made("BertForMultipleChoice", **SMALL), choices, 4),
-    "Pairs": Head(Pairs, causal, 1),
-    "Greedy": Head(Greedy, lambda: with_each(tokens(), key="targets", values=floats(4)), 1),
-}  # fmt: skip
+    "gpt2": _head("GPT2LMHeadModel", GPT2, lambda: causal(True), 0.9),
+    "llama": _head("LlamaForCausalLM", GROUPED, causal, 1),
+    "qwen3": _head("Qwen3ForCausalLM", GROUPED, causal, 1),
+    "gemma3": _head("Gemma3ForCausalLM", GROUPED, causal, 1),
+    "mixtral": _head("MixtralForCausalLM", MOE, causal, 1),
+    "bert": _head("BertForMaskedLM", SMALL, causal, 4),
+    "roberta": _head("RobertaForSequenceClassification", SMALL | {"num_labels": 3}, _classes, 4),
+    "modernbert": _head("ModernBertForSequenceClassification", MODERN, _classes, 4),
+    "regression": _head("RobertaForSequenceClassification", SMALL | {"num_labels": 1}, _numbers, 4),
+    "multi_label": _head("ModernBertForSequenceClassification", SEVERAL, _several, 4),
+    "distilbert": _head("DistilBertForTokenClassification", DISTIL | {"num_labels": 5}, tagged, 4),
+    "t5": _head("T5ForConditionalGeneration", T5, causal, 4),
+    "whisper": Head(whisper, speech, 4),
+    "vit": _head("ViTForImageClassification", VIT, images, 1),
+    "llava": Head(llava, pictures_with_text, 1),
+    "answers": _head("BertForQuestionAnswering", SMALL, answers, 1),
+    "choices": _head("BertForMultipleChoice", SMALL, choices, 4),
+    "plain": Head(Plain, causal, 1),
+    "distances": Head(Distances, lambda: with_each(tokens(), key="targets", values=floats(4)), 1),
+}
+"""Every kind of head."""
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    """Return the model with every rate of dropout at 0, wherever a class keeps it."""
+    for thing in [getattr(model, "config", None), *model.modules()]:
+        for name, value in list(vars(thing).items()) if thing is not None else []:
+            if isinstance(value, float) and ("drop" in name or (name == "p" and isinstance(thing, nn.Dropout))):
+                setattr(thing, name, 0.0)
+    return model

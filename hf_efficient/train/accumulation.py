@@ -34,7 +34,8 @@ class Accumulation:
         return f"{self.found} {self.done}"
 
 
-_KNOWN: WeakKeyDictionary[Trainer, Accumulation] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Trainer, tuple[tuple[object, ...], Accumulation]] = WeakKeyDictionary()
+"""What was told of a trainer, and for which setup of it."""
 
 
 def exact_accumulation(trainer: Trainer) -> Accumulation:
@@ -46,8 +47,8 @@ def exact_accumulation(trainer: Trainer) -> Accumulation:
     is tried on the first window of the training. The sentence is printed, and returned; a second call mends nothing
     twice, and returns what the first, or the first window, found.
     """
-    known = _KNOWN.get(trainer)
-    if known is not None and "get_batch_samples" in vars(trainer):
+    setup, known = _KNOWN.get(trainer, ((), None))
+    if known is not None and (setup == _setup(trainer) or known.mended):
         return known
     refusal = _refusal(trainer)
     if refusal:
@@ -56,8 +57,8 @@ def exact_accumulation(trainer: Trainer) -> Accumulation:
     if batch is not None:
         return _settle(trainer, [batch])
     _at_first_window(trainer)
-    name = type(trainer.accelerator.unwrap_model(trainer.model)).__name__
-    return _told(trainer, Accumulation(f"How {name} averages its loss is tried on the first window.", "Wait for it."))
+    found = f"How {_name(trainer)} averages its loss is not known yet."
+    return _told(trainer, Accumulation(found, "It is tried on the first window of the training, and told then."))
 
 
 def _refusal(trainer: Trainer) -> str:
@@ -95,7 +96,7 @@ def _at_first_window(trainer: Trainer) -> None:
 def _settle(trainer: Trainer, batches: list[Batch]) -> Accumulation:
     """Try the loss on `batches`, mend the trainer if it has to be, and tell."""
     verdict, stock = try_trainer(trainer, batches)
-    name = type(trainer.accelerator.unwrap_model(trainer.model)).__name__
+    name = _name(trainer)
     if verdict.problem:
         scaled = f" Stock Trainer multiplies it by {stock.factor:g}." if abs(stock.factor - 1) > 1e-3 else ""
         found = f"Accumulation changes how {name} trains: {verdict.problem}.{scaled}"
@@ -122,7 +123,24 @@ def _fault(verdict: Verdict, stock: Stock) -> str:
 
 
 def _told(trainer: Trainer, report: Accumulation) -> Accumulation:
-    _KNOWN[trainer] = report
+    _KNOWN[trainer] = (_setup(trainer), report)
     if trainer.is_world_process_zero():
         print(f"exact_accumulation: {report}")
     return report
+
+
+def _setup(trainer: Trainer) -> tuple[object, ...]:
+    """Return what the verdict depends on, as far as a user may still change it between two calls."""
+    return (
+        trainer.args.gradient_accumulation_steps,
+        trainer.args.average_tokens_across_devices,
+        trainer.loss_is_scaled_for_ga,
+        id(trainer.model),
+        id(trainer.compute_loss_func),
+    )
+
+
+def _name(trainer: Trainer) -> str:
+    """Return the name of the model's class, inside an adapter's wrapper too."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return type(getattr(model, "get_base_model", lambda: model)()).__name__

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.plan import Plan
-from hf_efficient.train.packing import Collate, keep_documents_apart
 from hf_efficient.train.items import IGNORED
+from hf_efficient.train.packing import Collate, keep_documents_apart
 
 if TYPE_CHECKING:
     from torch import nn

@@ -32,8 +32,10 @@ class Counter:
         if self.how == "elements of labels":
             return torch.tensor(values.numel(), device=values.device)
         if self.how == "tokens":
-            return values.ne(0).sum()
-        return (values[..., 1:] if self.how == "shifted labels" else values).ne(IGNORED).sum()
+            there: torch.Tensor = values.ne(0)
+        else:
+            there = (values[..., 1:] if self.how == "shifted labels" else values).ne(IGNORED)
+        return there.sum()
 
     def with_an_item(self, batch: Batch) -> Batch:
         """Return `batch`, with its last label valid if it has no item: its mean is then finite and can weigh 0."""

@@ -30,14 +30,15 @@ class Verdict:
     """What a loss was found to be.
 
     `divides` says that it is its sum over items divided by num_items_in_batch, else it drops that number; `has_mean`
-    that it is a mean when it gets none. `problem` says why accumulation changes its training, `untried` why it could
-    not be tried; `counter` counts its items.
+    that it is a mean when it gets none. `problem` says why accumulation changes its training, `part` if that is because
+    a part of it drops the number; `untried` says why it could not be tried; `counter` counts its items.
     """
 
     counter: Counter | None = None
     divides: bool = False
     has_mean: bool = True
     problem: str = ""
+    part: bool = False
     untried: str = ""
 
 
@@ -112,6 +113,8 @@ class _Trial:
 
     def _mean_error(self, counter: Counter, mean: float, means: list[float]) -> float:
         """Return how far the means of the parts, weighed by their items, are from the mean of the whole."""
+        if self._counts_others(counter):
+            return math.inf
         counts = [int(counter(part)) for part in self.parts]
         parts = sum(mean * count for mean, count in zip(means, counts, strict=True) if count)
         return _error(parts, mean * int(counter(self.whole)))
@@ -119,6 +122,27 @@ class _Trial:
     def _count_error(self, counter: Counter, total: float, mean: float) -> float:
         """Return how far the count is from the sum of the losses divided by their mean."""
         return _error(mean * int(counter(self.whole)), total)
+
+    def _counts_others(self, counter: Counter) -> bool:
+        """Say whether the loss has labels besides those counted, and not in proportion to them.
+
+        Their share of an untrained model's loss is too even for sums to show it, but a loss moves by some bits.
+        """
+        import torch
+
+        def shares(count: Counter) -> list[float]:
+            return [int(count(part)) / max(int(count(self.whole)), 1) for part in self.parts]
+
+        names = {name for name in self.whole if name in self.subject.names or "label" in name} - {counter.key}
+        for key in sorted(names):
+            labels = self.whole[key]
+            if not isinstance(labels, torch.Tensor) or not labels.dim() or key == "shift_labels":
+                continue
+            other = Counter(key, "rows" if labels.dim() == 1 or labels.is_floating_point() else "labels")
+            rolled = self.loss({**self.whole, key: labels.roll(1, 0)}, None)
+            if rolled != self.loss(self.whole, None) and shares(other) != shares(counter):
+                return True
+        return False
 
     def _moves_with_first_labels(self, items: torch.Tensor, mean: float) -> float:
         """Return 2 if the first label of the rows matters, 1 if not, 0 if that cannot be tried."""
@@ -150,21 +174,18 @@ def _verdict(evidence: list[float], found: list[Counter], *, norms: bool, noise:
     # A model that refuses the number is one that drops it.
     if not divides and dropped > 1e-4 and math.isfinite(dropped):
         share = "a part of its loss is not divided by num_items_in_batch, so that it counts once per micro-batch"
-        return Verdict(problem=share, has_mean=has_mean)
+        return Verdict(problem=share, part=True, has_mean=has_mean)
     if chance > noise:
         return Verdict(likely[0], divides, has_mean, untried="its loss is random even without dropout")
-    if no_parts:
+    if no_parts and not (divides and has_mean):
         return Verdict(likely[0], divides, has_mean, untried="its batches cannot be divided")
-    fits = [
-        counter
-        for counter, mean, count in zip(found, means, counts, strict=True)
-        if counter in likely
-        and (mean <= noise if has_mean else True)
-        and (not divides or not has_mean or count <= noise)
-    ]
     if divides and additive <= noise and as_sum <= noise:
         return Verdict(likely[0], divides, has_mean=False)  # without the number of items it returns the sum
-    if fits and not (divides and additive > noise):
+    means = [0.0] * len(found) if no_parts or not has_mean else means
+    counts = counts if divides and has_mean else [0.0] * len(found)
+    fits = [counter for counter, *errors in zip(found, means, counts, strict=True) if max(errors) <= noise]
+    fits = [counter for counter in fits if counter in likely]
+    if fits and (no_parts or not divides or additive <= noise):
         return Verdict(fits[0], divides, has_mean)
     return Verdict(problem=_why(as_sum <= noise, norms), divides=divides, has_mean=has_mean)
 
@@ -187,8 +208,9 @@ def _noise(model: nn.Module) -> float:
     dtypes = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
     if dtypes & {torch.bfloat16, torch.float16} or getattr(model, "is_quantized", False):
         return 5e-3
-    exact = torch.get_float32_matmul_precision() == "highest" or not torch.cuda.is_available()
-    return 1e-5 if exact else 1e-3
+    if not torch.cuda.is_available():
+        return 3e-6
+    return 1e-5 if torch.get_float32_matmul_precision() == "highest" else 1e-3
 
 
 def _error(ours: float, theirs: float) -> float:

@@ -114,16 +114,17 @@ def _stock(trainer: Trainer, verdict: Verdict, batches: Sequence[Batch], *, scal
         scaled = (trainer.model_accepts_loss_kwargs and sees_items) or trainer.compute_loss_func is not None
     divisor = 1 if scaled else steps
     if verdict.divides and verdict.counter is not None:
-        whole = try_batches(batches, verdict.counter)[0]
-        counted = int(trainer._get_num_items_in_batch([whole], args.device))
+        # With labels ignored here and there, two ways to count differ where whole rows would not show it.
+        tried = [*batches, try_batches(batches, verdict.counter)[0]]
+        ours = [int(verdict.counter(batch)) for batch in tried]
+        theirs = [int(trainer._get_num_items_in_batch([batch], args.device)) for batch in tried]
         # Where each process counts its own items only, that is one process's share of them.
         share = scale / processes if args.average_tokens_across_devices else 1.0
-        ratio = int(verdict.counter(whole)) / max(counted, 1)
-        ratio = agreement(trainer.accelerator)([abs(ratio - 1)])[0] * (1 if ratio > 1 else -1) + 1
-        factor = share * ratio / divisor
+        miscounts = agreement(trainer.accelerator)([float(ours != theirs)])[0] > 0
+        factor = share * sum(ours[:-1]) / max(sum(theirs[:-1]), 1) / divisor
         even = processes == 1 or args.average_tokens_across_devices
-        return Stock(even and abs(factor - 1) < 1e-7, factor, "", scale)
-    factor = scale * steps / divisor
+        return Stock(even and not miscounts and abs(factor - 1) < 1e-7, factor, "", scale)
+    factor = scale / processes / divisor if verdict.divides else scale * steps / divisor
     names = [f"{steps} accumulation steps"] * (not divisor > 1 and steps > 1) + [f"{processes} processes"] * (scale > 1)
     exact = steps == processes == 1 and abs(factor - 1) < 1e-7
     return Stock(exact, factor, f"({' times '.join(names)})" if names else "", scale)

@@ -61,7 +61,7 @@ def random_numbers_kept() -> Iterator[None]:
     import torch
 
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""One update's micro-batches at a time, weighted by their labelled tokens: accumulation that equals one big batch."""
+"""One update's micro-batches at a time, weighted by the items of their loss: accumulation that equals one big batch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from hf_efficient.train.items import Batch, label_items, shifts_labels
+from hf_efficient.train.items import Batch, Counter, counters, shifts_labels
+from hf_efficient.train.mend import items_of_window
+from hf_efficient.train.own_loss import OwnLoss, own_loss
+from hf_efficient.train.probe import Verdict, probe
 
 if TYPE_CHECKING:
     import torch
@@ -17,63 +20,109 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+class Loop(NamedTuple):
+    """What all windows of one loop share; `model` is the one that can hold the exchange of gradients back."""
+
+    accelerator: Accelerator
+    model: nn.Module
+    verdict: Verdict
+    counter: Counter
+    seen: OwnLoss
+
+
 class Window:
     """The micro-batches of one update; iterate over it once, with a forward and `backward` for each.
 
-    `items` is the number of labelled items of the update over all processes, `loss` what this process has added to
-    their mean loss so far; both are tensors without dimensions.
+    `items` is the number of items of the update over all processes (labels, rows: what the loss is the mean over),
+    `loss` what this process has added to their mean loss so far; both are tensors without dimensions.
     """
 
-    def __init__(self, batches: list[Batch], accelerator: Accelerator, *, model: nn.Module, shifted: bool) -> None:
-        counts = [label_items(batch, shifted=shifted) for batch in batches]
-        total: torch.Tensor = accelerator.reduce(sum(counts[1:], counts[0]).to(accelerator.device), "sum")
-        # A window without labels has a loss of 0, not of 0 / 0.
-        self.items = total.clamp(min=1)
+    def __init__(self, batches: list[Batch], loop: Loop) -> None:
+        self.items = items_of_window(batches, loop.accelerator, counter=loop.counter)
         self.loss: torch.Tensor = self.items.float().new_zeros(())
-        self._batches, self._accelerator, self._model = batches, accelerator, model
+        self._batches, self._loop = batches, loop
+        self._weight = self.loss
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the micro-batches; gradients are exchanged on the last one only."""
         last = len(self._batches) - 1
+        accelerator, counter, verdict = self._loop.accelerator, self._loop.counter, self._loop.verdict
+        means = verdict.counter is not None and not verdict.divides
         for number, batch in enumerate(self._batches):
-            self._accelerator.sync_gradients = number == last
+            accelerator.sync_gradients = number == last
+            self._weight = counter(batch).to(self.items.device) / self.items
             with ExitStack() as stack:
                 if number != last:
-                    stack.enter_context(self._accelerator.no_sync(self._model))
-                yield batch
+                    stack.enter_context(accelerator.no_sync(self._loop.model))
+                yield counter.with_an_item(batch) if means else batch
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Run the backward pass of one micro-batch, whose loss is a sum over its items divided by `items`.
+        """Run the backward pass of one micro-batch, with the model's own loss or a sum over its items / `items`.
 
+        The model's own loss, unchanged, is weighed by the items of its micro-batch where it is a mean over them.
         accelerate (DeepSpeed's engine likewise) divides by the accumulation steps and data parallelism averages over
         processes; `items` has already divided by all of them, so both are undone.
         """
+        verdict, seen, accelerator = self._loop.verdict, self._loop.seen, self._loop.accelerator
+        summed = seen.given and (verdict.divides or verdict.part)
+        own = None if summed or (verdict.counter is None and verdict.untried) else seen.is_that(loss)
+        if own is not None:
+            loss = loss * self._weight.where(own, self._weight.new_ones(()))
         self.loss += loss.detach()
-        steps, processes = self._accelerator.gradient_accumulation_steps, self._accelerator.num_processes
-        self._accelerator.backward(loss * (steps * processes))
+        accelerator.backward(loss * (accelerator.gradient_accumulation_steps * accelerator.num_processes))
 
 
 def windows(loader: Iterable[Batch], accelerator: Accelerator) -> Iterator[Window]:
     """Yield `loader`'s batches in windows of `accelerator.gradient_accumulation_steps`; the last may be shorter.
 
     For each window: `for batch in window: window.backward(model(**batch, num_items_in_batch=window.items).loss)`,
-    then clip, `optimizer.step()`, `scheduler.step()`, `optimizer.zero_grad()`. A model that does not take
-    `num_items_in_batch` passes its summed loss / `window.items`. Each item counts the same, however unequal the
-    micro-batches are; the usual mean of means does not do that.
+    then clip, `optimizer.step()`, `scheduler.step()`, `optimizer.zero_grad()`. Each item counts the same, however
+    unequal the micro-batches are; the usual mean of means does not do that. What the items are, and whether the model
+    divides by their number or drops it, is tried on the first window, without a trace. A model that is not called so
+    passes its summed loss / `window.items`.
 
-    Call it after `accelerator.prepare(model, ...)`. Raises ValueError when the batches have no labels.
+    Call it after `accelerator.prepare(model, ...)`. Warns where accumulation changes the training because the loss is
+    no mean over items. Raises ValueError when the batches have no labels and the model returns no loss.
     """
     model, batches = _prepared_model(accelerator), iter(loader)
     inner = accelerator.unwrap_model(model, keep_torch_compile=False)
-    shifted = shifts_labels(inner)
-    if not shifted:
-        # Most other heads accept num_items_in_batch and drop it; their mean losses would add up.
+    window = list(islice(batches, accelerator.gradient_accumulation_steps))
+    if not window:
+        return
+    verdict = probe(own_loss(inner, accelerator), window)
+    counter = _counter(verdict, window[0], inner)
+    seen = OwnLoss([inner, accelerator._models[-1], model])
+    try:
+        while window:
+            yield Window(window, Loop(accelerator, model, verdict, counter, seen))
+            window = list(islice(batches, accelerator.gradient_accumulation_steps))
+    finally:
+        seen.close()
+
+
+def _counter(verdict: Verdict, batch: Batch, model: nn.Module) -> Counter:
+    """Return what to count the items by; warn where the windows will not be one big batch, or may not be."""
+    name, shifted = type(model).__name__, shifts_labels(model)
+    if verdict.problem:
+        warnings.warn(f"Accumulation changes how {name} trains: {verdict.problem}.", stacklevel=3)
+    elif verdict.untried and verdict.counter is not None:
         warnings.warn(
-            f"{type(inner).__name__} may ignore num_items_in_batch: give backward the summed loss / window.items.",
-            stacklevel=2,
+            f"The items of {name} could not be tried ({verdict.untried}): {verdict.counter.how} are counted.",
+            stacklevel=3,
         )
-    while window := list(islice(batches, accelerator.gradient_accumulation_steps)):
-        yield Window(window, accelerator, model=model, shifted=shifted)
+    elif verdict.untried and not shifted:
+        warnings.warn(
+            f"{name} may ignore num_items_in_batch ({verdict.untried}): give backward the summed loss / window.items.",
+            stacklevel=3,
+        )
+    if verdict.counter is not None:
+        return verdict.counter
+    found = counters(batch, names=(), shifted=shifted)
+    if verdict.untried and not any(counter.key in ("labels", "shift_labels") for counter in found):
+        raise ValueError(
+            "windows() weighs micro-batches by their labels, and these batches have none: add a `labels` key."
+        )
+    return found[0]
 
 
 def _prepared_model(accelerator: Accelerator) -> nn.Module:
