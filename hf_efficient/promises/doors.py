@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from io import StringIO
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +69,8 @@ def _exact_trainer(**keywords: Any) -> Trainer:
     from hf_efficient.train.accumulation import exact_accumulation
 
     trainer = Trainer(**keywords)
-    trainer.accumulation = exact_accumulation(trainer)
+    with redirect_stdout(StringIO()):
+        trainer.accumulation = exact_accumulation(trainer)
     return trainer
 
 

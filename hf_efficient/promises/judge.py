@@ -20,6 +20,7 @@ EPS = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 """Rounding of a dtype: the distance from 1 to the next number."""
 BESIDE_THE_GRADIENT = ("optimizer", "clipping", "adapter", "evaluation", "data")
 """Families that promise another training and still leave the gradient of what is trained as it is."""
+STOPS = "training stops"
 Word = Literal["exact", "close", "different", "broken", "not exercised here", "does not apply"]
 
 
@@ -55,7 +56,7 @@ def judge(name: str, plan: Plan, trial: Trial) -> Verdict:
         case, base = trial.case(plan, bound=bound, dropout=False)
         dropped = trial.case(plan, bound=bound, dropout=True) if trial.drops else None
     except Exception as error:  # whatever a training can stop with
-        return Verdict(name, promise, "broken", why=f"training stops: {one_sentence(error)[:300]}", fix="leave it out")
+        return Verdict(name, promise, "broken", why=f"{STOPS}: {one_sentence(error)[:300]}", fix="leave it out")
     return _judged(name, plan, case, base, dropped)
 
 

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.plan import Plan
+from hf_efficient.promises.apart import apart
 from hf_efficient.promises.batches import collate
 from hf_efficient.promises.rows import made_rows
 from hf_efficient.promises.subject import Collate, Subject
@@ -37,9 +38,9 @@ def tiny_subject(
     from transformers import AutoTokenizer
 
     with TemporaryDirectory() as folder:
-        tiny_folder(config, folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = load(folder)
+        with apart():
+            tiny_folder(config, folder)
+            tokenizer, model = AutoTokenizer.from_pretrained(folder), load(folder)
 
         def made(plan: Plan, model: nn.Module) -> Collate:
             return collator or _collator(plan, model, tokenizer)

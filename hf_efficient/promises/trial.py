@@ -9,7 +9,8 @@ from typing import Any
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
-from hf_efficient.promises.doors import Door
+from hf_efficient.promises.apart import apart
+from hf_efficient.promises.doors import Door, packed
 from hf_efficient.promises.faults import Case
 from hf_efficient.promises.measure import measure
 from hf_efficient.promises.reference import Plain, other_attention, plain_updates, textbook_changes
@@ -61,12 +62,14 @@ class Trial:
     @cached_property
     def drops(self) -> bool:
         """Say whether the model drops anything in training."""
-        return self.subject.drops()
+        with apart():
+            return self.subject.drops()
 
     @cached_property
     def causal(self) -> bool:
         """Say whether the model is a causal language model."""
-        return shifts_labels(self.subject.load())
+        with apart():
+            return shifts_labels(self.subject.load())
 
     def base(self, plan: Plan, effective: int, *, dropout: bool) -> Seen:
         """Return the run through the door that `plan` is held against: without its tricks, in batches of `effective`.
@@ -98,8 +101,9 @@ class Trial:
         rates = tuple(update.lr for update in base.updates)
         changes = [update.change for update in base.updates]
         if self.ours:
-            model = self.subject.model(reference_plan(plan), dropout=dropout)
-            changes = textbook_changes(seen, rates, model, adamw=adamw)
+            with apart():
+                model = self.subject.model(reference_plan(plan), dropout=dropout)
+                changes = textbook_changes(seen, rates, model, adamw=adamw)
         samples = tuple(update.samples for update in base.updates)
         measured = measure(seen, plain, changes)
         rates = () if own_schedule else rates
@@ -109,9 +113,6 @@ class Trial:
         if not plan["collator"].get("padding_free"):
             return sized(plan)
         # Equal documents, in one update: how many rows they fill is not known before they are packed.
-        from hf_efficient.promises.apart import apart
-        from hf_efficient.promises.doors import packed
-
         every = samples_wanted(Plan())
         steps = at_processes(plan.drop("loop", ["effective_batch"]), 1, "trainer")["trainer"]
         with apart():
@@ -128,5 +129,6 @@ class Trial:
         key = reference_plan(plan).settings, attention, effective, dropout
         key = str(key)
         if key not in self._plain:
-            self._plain[key] = plain_updates(self._sized(effective), plan, effective=effective, dropout=dropout)
+            with apart():
+                self._plain[key] = plain_updates(self._sized(effective), plan, effective=effective, dropout=dropout)
         return self._plain[key]

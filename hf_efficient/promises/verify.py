@@ -12,7 +12,7 @@ from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
 from hf_efficient.presets import Preset
 from hf_efficient.promises.doors import Loop, MakeTrainer, by_loop, by_trainer
-from hf_efficient.promises.judge import Verdict, judge, promised
+from hf_efficient.promises.judge import STOPS, Verdict, judge, promised
 from hf_efficient.promises.subject import Rows, Subject
 from hf_efficient.promises.trial import Trial, samples_wanted
 from hf_efficient.trick import Trick
@@ -59,7 +59,10 @@ def verify(
 def verdicts(plan: Plan, trial: Trial, machine: Machine) -> Iterator[Verdict]:
     """Yield the verdicts of a plan on a subject that is there already, one by one."""
     causal = trial.causal
-    yield judge(NOTHING, Plan(), trial)
+    nothing = judge(NOTHING, Plan(), trial)
+    if nothing.why.startswith(STOPS):
+        raise ValueError(f"{trial.subject.name} cannot be trained here without any trick: {nothing.why}.")
+    yield nothing
     able: list[Trick] = []
     for trick in plan.tricks:
         solo = make_plan(trick)
