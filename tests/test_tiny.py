@@ -187,6 +187,13 @@ def test_keywords_of_from_pretrained_count() -> None:
     assert tiny_model(HEADS["llama"](), **model_keywords(plan)).is_loaded_in_4bit
 
 
+@pytest.mark.parametrize("name", ["whisper", "vit", "smolvlm"])
+def test_images_and_sounds_have_the_dtype_of_the_weights(name: str) -> None:
+    """A model loaded in bf16 takes the batches that are made for it."""
+    model = tiny_model(HEADS[name](), dtype="bfloat16")
+    assert model(**_batch(model)).loss.isfinite()
+
+
 def test_the_head_is_the_configurations_else_one_that_fits() -> None:
     """`architectures` decides; a body alone or nothing falls back on an auto class that knows the configuration."""
     from transformers import BertConfig, LlamaConfig, T5Config, WhisperConfig
@@ -206,6 +213,10 @@ def test_what_cannot_be_is_one_sentence(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="There is no folder"):
         load_config(str(tmp_path / "nothing"))
+    code = {"model_type": "theirs", "auto_map": {"AutoConfig": "code.TheirConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(code))
+    with pytest.raises(ValueError, match="Cannot read the configuration"):
+        load_config(str(tmp_path))
     with pytest.raises(ValueError, match="pass --data"):
         head_class(PreTrainedConfig(architectures=["TheirForCausalLM"]))
     broken = BertConfig(architectures=["BertForMaskedLM"], hidden_act="none such")

@@ -46,7 +46,10 @@ def load_config(name: str) -> PreTrainedConfig:
     if name.startswith((".", "/", "~")) and not path.is_dir():
         raise ValueError(f"There is no folder {name}: check --model.")
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(str(path) if path.is_dir() else name)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            str(path) if path.is_dir() else name,
+            trust_remote_code=False,  # said, because transformers would ask at the terminal
+        )
     except Exception as error:  # whatever the Hub and the readers of configurations raise
         raise ValueError(f"Cannot read the configuration of {name}: {one_sentence(error)[:400]}") from None
     return config
