@@ -215,7 +215,7 @@ def test_what_cannot_be_is_one_sentence(tmp_path: Path) -> None:
         load_config(str(tmp_path / "nothing"))
     code = {"model_type": "theirs", "auto_map": {"AutoConfig": "code.TheirConfig"}}
     (tmp_path / "config.json").write_text(json.dumps(code))
-    with pytest.raises(ValueError, match="Cannot read the configuration"):
+    with pytest.raises(ValueError, match=r"Cannot read the configuration of .* code of its own"):
         load_config(str(tmp_path))
     with pytest.raises(ValueError, match="pass --data"):
         head_class(PreTrainedConfig(architectures=["TheirForCausalLM"]))

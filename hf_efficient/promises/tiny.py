@@ -32,6 +32,7 @@ SHARPER = 5.0
 """Times the usual initial weights: gradients of the mean loss are then longer than 1, so that clipping at 1 clips."""
 MOST = 3_000_000
 """Parameters of what still counts as tiny; nearly all have fewer than 300,000."""
+CODE = "trust_remote_code"
 REMEDY = "pass --data with the model itself, or --model with a smaller configuration"
 
 
@@ -51,7 +52,10 @@ def load_config(name: str) -> PreTrainedConfig:
             trust_remote_code=False,  # said, because transformers would ask at the terminal
         )
     except Exception as error:  # whatever the Hub and the readers of configurations raise
-        raise ValueError(f"Cannot read the configuration of {name}: {one_sentence(error)[:400]}") from None
+        why = "it needs code of its own, which is never run here" if CODE in str(error) else one_sentence(error)[:400]
+        raise ValueError(
+            f"Cannot read the configuration of {name}: {why}; choose a model that transformers has."
+        ) from None
     return config
 
 
