@@ -187,28 +187,44 @@ def test_keywords_of_from_pretrained_count() -> None:
     assert tiny_model(HEADS["llama"](), **model_keywords(plan)).is_loaded_in_4bit
 
 
+@pytest.mark.parametrize("name", ["whisper", "vit", "smolvlm"])
+def test_images_and_sounds_have_the_dtype_of_the_weights(name: str) -> None:
+    """A model loaded in bf16 takes the batches that are made for it."""
+    model = tiny_model(HEADS[name](), dtype="bfloat16")
+    assert model(**_batch(model)).loss.isfinite()
+
+
 def test_the_head_is_the_configurations_else_one_that_fits() -> None:
     """`architectures` decides; a body alone or nothing falls back on an auto class that knows the configuration."""
-    from transformers import BertConfig, LlamaConfig, T5Config
+    from transformers import BertConfig, LlamaConfig, T5Config, WhisperConfig
 
     assert head_class(BertConfig(architectures=["BertForMaskedLM"])).__name__ == "BertForMaskedLM"
     assert head_class(LlamaConfig(architectures=["LlamaModel"])).__name__ == "LlamaForCausalLM"
     assert head_class(T5Config()).__name__ == "T5ForConditionalGeneration"
+    assert head_class(BertConfig()).__name__ == "BertForMaskedLM"
+    assert head_class(WhisperConfig()).__name__ == "WhisperForConditionalGeneration"
     named = head_class(BertConfig(), "AutoModelForSequenceClassification").__name__
     assert named == "BertForSequenceClassification"
 
 
 def test_what_cannot_be_is_one_sentence(tmp_path: Path) -> None:
     """No folder, no known class, no small model and no rows for a head are ValueErrors that say what to do."""
-    from transformers import BertConfig, PreTrainedConfig, ViTConfig
+    from transformers import BertConfig, PerceiverConfig, PreTrainedConfig, ViTConfig
 
     with pytest.raises(ValueError, match="There is no folder"):
         load_config(str(tmp_path / "nothing"))
+    code = {"model_type": "theirs", "auto_map": {"AutoConfig": "code.TheirConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(code))
+    with pytest.raises(ValueError, match=r"Cannot read the configuration of .* code of its own"):
+        load_config(str(tmp_path))
     with pytest.raises(ValueError, match="pass --data"):
         head_class(PreTrainedConfig(architectures=["TheirForCausalLM"]))
     broken = BertConfig(architectures=["BertForMaskedLM"], hidden_act="none such")
     with pytest.raises(ValueError, match=r"cannot be built .* pass --data"):
         tiny_model(broken)
+    large = PerceiverConfig(architectures=["PerceiverForMaskedLM"])
+    with pytest.raises(ValueError, match=r"it would have .* parameters; pass --data"):
+        tiny_model(large)
     unknown = tiny_model(ViTConfig(architectures=["ViTForMaskedImageModeling"]))
     with pytest.raises(ValueError, match=r"no made rows for a ViTForMaskedImageModeling.*--data"):
         made_rows(unknown, 2)

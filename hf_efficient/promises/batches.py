@@ -10,6 +10,7 @@ from hf_efficient.train.collator import Padded
 from hf_efficient.train.items import IGNORED
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 TOKENS = ("input_ids", "attention_mask", "labels", "token_type_ids")
@@ -21,7 +22,7 @@ def collate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Rows:
     """Return what turns made rows for `model` into a batch: tokens and labels padded, images and sounds stacked."""
     asked, image = _parameters(model), getattr(model.config, "image_token_id", None)
     named = "token_type_ids" if model.config.model_type.startswith("gemma3") else "mm_token_type_ids"
-    return Rows(tokenizer, image, named if image is not None and named in asked else None)
+    return Rows(tokenizer, image, named if image is not None and named in asked else None, model.dtype)
 
 
 def _parameters(model: PreTrainedModel) -> set[str]:
@@ -37,6 +38,7 @@ class Rows:
     tokenizer: PreTrainedTokenizerBase
     image_token: int | None = None
     named: str | None = None
+    dtype: torch.dtype | None = None
     padding: Mapping[str, Any] = field(default_factory=dict)
     """Keywords of the padding, such as `pad_to_multiple_of`."""
 
@@ -56,6 +58,7 @@ class Rows:
             batch = dict(Padded(self.tokenizer, self.padding)(tokens))
         for name in others:
             values = [torch.as_tensor(row[name]) for row in rows]
+            values = [value.to(self.dtype) if value.is_floating_point() else value for value in values]
             joined = "image_grid_thw" in rows[0] and name in JOINED
             batch[name] = torch.cat(values) if joined else torch.stack(values)
         if self.named is not None and "pixel_values" in batch:

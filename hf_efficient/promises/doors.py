@@ -39,7 +39,7 @@ def by_trainer(make: MakeTrainer | None = None) -> Door:
             model = subject.model(plan, dropout=dropout)
             rows, collate = packed(plan, subject), subject.collator(plan, model)
             trainer = (make or _exact_trainer)(model=model, args=args, data_collator=collate, train_dataset=rows)
-            return _train(trainer, model, Watch(model, inside=not _compiles(plan)), rows)
+            return _train(trainer, model, Watch(model, inside=not compiles(plan)), rows)
 
     return train
 
@@ -54,7 +54,7 @@ def by_loop(loop: Loop | None = None) -> Door:
             plan = _quiet(plan)
             model = prepare_model(plan, subject.model(plan, dropout=dropout))
             rows, collate = packed(plan, subject), subject.collator(plan, model)
-            watch = Watch(model, inside=not _compiles(plan))
+            watch = Watch(model, inside=not compiles(plan))
             with watch.on() as seen:
                 losses = (loop or _our_loop)(plan, model, rows, collate)
             seen.losses = losses or []
@@ -170,5 +170,6 @@ def _quiet(plan: Plan) -> Plan:
     return plan.assume("loop", {"learning_rate": rate, "weight_decay": decay}, by="verify")
 
 
-def _compiles(plan: Plan) -> bool:
+def compiles(plan: Plan) -> bool:
+    """Say whether the model is compiled as a whole or in parts."""
     return bool(plan["accelerator"].get("dynamo_plugin") or plan["trainer"].get("torch_compile"))

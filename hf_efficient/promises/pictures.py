@@ -86,17 +86,31 @@ def _sides(vision: Any) -> tuple[int, int]:
 
 
 def image_tokens(model: PreTrainedModel, values: dict[str, Any]) -> list[int]:
-    """Return as many image tokens as the model makes of an image, between its start and its end where it has them."""
-    import torch
+    """Return as many image tokens as the model makes of an image, between its start and its end where it has them.
 
+    Raises ValueError for a model whose images are made in another way.
+    """
     config = model.config
-    token = next((getattr(config, name, None) for name in ("image_token_id", "image_token_index")), None)
-    token = token if token is not None else getattr(config, "image_token_index", None)
-    if not isinstance(token, int) or not hasattr(model, "get_image_features"):
+    token = getattr(config, "image_token_id", getattr(config, "image_token_index", None))
+    try:
+        number = _features(model, values)
+    except Exception:  # whatever the vision towers of other families raise
+        number = 0
+    if not isinstance(token, int) or not number:
         raise ValueError(
             f"There are no made images for a {type(model).__name__}: pass rows of yours with --data, or a model of "
             "the LLaVA, Qwen-VL, Gemma 3, Idefics or SmolVLM family."
         )
+    start = getattr(config, "vision_start_token_id", None)
+    end = getattr(config, "vision_end_token_id", None)
+    edges = [[edge] if isinstance(edge, int) else [] for edge in (start, end)]
+    return [*edges[0], *[token] * number, *edges[1]]
+
+
+def _features(model: PreTrainedModel, values: dict[str, Any]) -> int:
+    """Return how many vectors the model puts in the place of an image."""
+    import torch
+
     training = model.training
     with torch.no_grad():
         one = {name: _batched(name, value).to(model.device) for name, value in values.items()}
@@ -104,11 +118,7 @@ def image_tokens(model: PreTrainedModel, values: dict[str, Any]) -> list[int]:
     model.train(training)
     found = getattr(features, "pooler_output", features)
     found = features.last_hidden_state if found is None else found
-    number = sum(part.numel() // part.shape[-1] for part in (found if isinstance(found, list | tuple) else [found]))
-    start = getattr(config, "vision_start_token_id", None)
-    end = getattr(config, "vision_end_token_id", None)
-    edges = [[edge] if isinstance(edge, int) else [] for edge in (start, end)]
-    return [*edges[0], *[token] * number, *edges[1]]
+    return sum(part.numel() // part.shape[-1] for part in (found if isinstance(found, list | tuple) else [found]))
 
 
 def _batched(name: str, value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_efficient.plan import Plan
 from hf_efficient.promises.subject import Subject, reference_plan
-from hf_efficient.promises.watch import SEED, Seen
+from hf_efficient.promises.watch import Seen, draw_alike
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,7 +39,7 @@ def plain_updates(subject: Subject, plan: Plan, *, effective: int, dropout: bool
     model = subject.model(plan, dropout=dropout)
     collate, found = subject.collator(Plan(), model), []
     for number, start in enumerate(range(0, len(subject.rows), effective)):
-        torch.manual_seed(SEED + 1000 * number)
+        draw_alike(number)
         loss = model(**collate(subject.rows[start : start + effective])).loss
         loss.backward()
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}

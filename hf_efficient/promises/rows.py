@@ -40,7 +40,7 @@ def _maker(model: PreTrainedModel) -> Callable[[PreTrainedModel, int, random.Ran
         return _causal
     kind = next((kind for kind, names in _classes().items() if name in names), None)
     kind = kind or next((kind for end, kind in ENDS.items() if name.endswith(end)), None)
-    if kind is None:
+    if kind is None or (kind in ("target", "speech") and hasattr(model.config, "audio_config")):
         raise ValueError(
             f"There are no made rows for a {name}: pass rows of yours with --data, or --model with a head for "
             "language modeling, classification, question answering, speech or images with text."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,9 @@ from hf_efficient.wording import one_sentence
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
+CAUSAL = "AutoModelForCausalLM"
 AUTO = (
-    "AutoModelForCausalLM",
+    CAUSAL,
     "AutoModelForSeq2SeqLM",
     "AutoModelForImageTextToText",
     "AutoModelForSpeechSeq2Seq",
@@ -27,6 +30,9 @@ AUTO = (
 DEFAULT = 0.02
 SHARPER = 5.0
 """Times the usual initial weights: gradients of the mean loss are then longer than 1, so that clipping at 1 clips."""
+MOST = 3_000_000
+"""Parameters of what still counts as tiny; nearly all have fewer than 300,000."""
+CODE = "trust_remote_code"
 REMEDY = "pass --data with the model itself, or --model with a smaller configuration"
 
 
@@ -41,14 +47,22 @@ def load_config(name: str) -> PreTrainedConfig:
     if name.startswith((".", "/", "~")) and not path.is_dir():
         raise ValueError(f"There is no folder {name}: check --model.")
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(str(path) if path.is_dir() else name)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            str(path) if path.is_dir() else name,
+            trust_remote_code=False,  # said, because transformers would ask at the terminal
+        )
     except Exception as error:  # whatever the Hub and the readers of configurations raise
-        raise ValueError(f"Cannot read the configuration of {name}: {one_sentence(error)[:400]}") from None
+        why = "it needs code of its own, which is never run here" if CODE in str(error) else one_sentence(error)[:400]
+        raise ValueError(
+            f"Cannot read the configuration of {name}: {why}; choose a model that transformers has."
+        ) from None
     return config
 
 
-def head_class(config: PreTrainedConfig, fallback: str = "AutoModelForCausalLM") -> type[PreTrainedModel]:
+def head_class(config: PreTrainedConfig, fallback: str = CAUSAL) -> type[PreTrainedModel]:
     """Return the model class that `config` names, else that of the auto class `fallback`, else of another.
+
+    A configuration of an encoder, or of one with a decoder or with images, is a causal language model last.
 
     Raises ValueError for a configuration whose class transformers does not have.
     """
@@ -60,7 +74,7 @@ def head_class(config: PreTrainedConfig, fallback: str = "AutoModelForCausalLM")
         kind = getattr(transformers, name, None)
         if isinstance(kind, type) and kind.__name__ == name and not (name.endswith("Model") and name in bodies):
             return kind
-    for auto in dict.fromkeys((fallback, *AUTO)):
+    for auto in _order(config, fallback):
         mapping = getattr(transformers, auto)._model_mapping
         if type(config) in mapping:
             found = mapping[type(config)]
@@ -71,6 +85,21 @@ def head_class(config: PreTrainedConfig, fallback: str = "AutoModelForCausalLM")
         f"The configuration names {named} of the type {config.model_type!r}, which transformers cannot build without "
         f"code from elsewhere: {REMEDY} of a model class that transformers has."
     )
+
+
+def _order(config: PreTrainedConfig, fallback: str) -> Iterable[str]:
+    """Return the auto classes in the order in which they are asked."""
+    from transformers import AutoModelForMaskedLM
+
+    first: tuple[str, ...] = (fallback,)
+    if fallback == CAUSAL:  # transformers also knows the causal half of many models, which nobody trains alone
+        if getattr(config, "is_encoder_decoder", False):
+            first = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
+        elif getattr(config, "vision_config", None) is not None:
+            first = ("AutoModelForImageTextToText",)
+        elif type(config) in AutoModelForMaskedLM._model_mapping and not getattr(config, "is_decoder", False):
+            first = ("AutoModelForMaskedLM",)
+    return dict.fromkeys((*first, *AUTO))
 
 
 def tiny_model(config: PreTrainedConfig, *, seed: int = 0, **keywords: Any) -> PreTrainedModel:
@@ -112,18 +141,30 @@ def _built(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
 
     kind = head_class(config)
     try:
+        small = tiny_config(config)
+        _name_padding(small, kind)
         with torch.random.fork_rng(devices=[]):
+            size = _size(small, kind)
             torch.manual_seed(seed)
-            small = tiny_config(config)
-            _name_padding(small, kind)
-            model: PreTrainedModel = kind(small).float()
-            _sharpen(model)
+            if size <= MOST:
+                model: PreTrainedModel = kind(small).float()
+                _sharpen(model)
     except Exception as error:  # whatever the checks and layers of several hundred classes raise
         raise ValueError(
             f"A small {kind.__name__} cannot be built from this configuration: {one_sentence(error)[:300]}; {REMEDY}."
         ) from None
+    if size > MOST:
+        raise ValueError(f"A small {kind.__name__} cannot be built: it would have {size:,} parameters; {REMEDY}.")
     model.config.architectures = [kind.__name__]
     return model.train()
+
+
+def _size(config: PreTrainedConfig, kind: type[PreTrainedModel]) -> int:
+    """Return how many parameters a model would have, without its memory: what did not shrink may be 70 billion."""
+    import torch
+
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in kind(copy.deepcopy(config)).parameters())
 
 
 def _name_padding(config: PreTrainedConfig, kind: type[PreTrainedModel]) -> None:

@@ -10,7 +10,7 @@ from hf_efficient.effective_batch import at_processes
 from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
 from hf_efficient.promises.apart import apart
-from hf_efficient.promises.doors import Door, packed
+from hf_efficient.promises.doors import Door, compiles, packed
 from hf_efficient.promises.faults import Case
 from hf_efficient.promises.measure import measure
 from hf_efficient.promises.reference import Plain, other_attention, plain_updates, textbook_changes
@@ -110,10 +110,12 @@ class Trial:
         return Case(seen, measured, plain, bound, samples, self.ours, rates), base
 
     def _samples(self, plan: Plan) -> tuple[Plan, int]:
+        every = samples_wanted(Plan())
+        if compiles(plan) and len(plan.tricks) == 1:
+            return _batched(plan, every), every  # each shape of a batch is compiled for many seconds
         if not plan["collator"].get("padding_free"):
             return sized(plan)
         # Equal documents, in one update: how many rows they fill is not known before they are packed.
-        every = samples_wanted(Plan())
         steps = at_processes(plan.drop("loop", ["effective_batch"]), 1, "trainer")["trainer"]
         with apart():
             rows = len(packed(plan, self._sized(every)))

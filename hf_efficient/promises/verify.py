@@ -61,7 +61,10 @@ def verdicts(plan: Plan, trial: Trial, machine: Machine) -> Iterator[Verdict]:
     causal = trial.causal
     nothing = judge(NOTHING, Plan(), trial)
     if nothing.why.startswith(STOPS):
-        raise ValueError(f"{trial.subject.name} cannot be trained here without any trick: {nothing.why}.")
+        raise ValueError(
+            f"{trial.subject.name} cannot be trained here without any trick ({nothing.why}): without data of "
+            "yours a tiny model is trained on made rows; give the model's own rows instead."
+        )
     yield nothing
     able: list[Trick] = []
     for trick in plan.tricks:

@@ -104,7 +104,7 @@ class Watch:
             if self.seen.updates:
                 self._most("eval_rows", len(main))
             return
-        torch.manual_seed(SEED + 1000 * len(self.seen.updates) + self._forwards)
+        draw_alike(len(self.seen.updates), self._forwards)
         self._forwards += 1
         documents = _documents(tensors)
         self._samples += documents or len(main)
@@ -187,6 +187,19 @@ class Watch:
 
     def _append(self, fact: str, value: Any) -> None:
         self.seen.facts[fact] = (*self.seen.facts.get(fact, ()), value)
+
+
+def draw_alike(update: int, micro_batch: int = 0) -> None:
+    """Start all random numbers where those of this micro-batch start, whatever has been drawn before."""
+    import random
+
+    import numpy
+    import torch
+
+    seed = SEED + 1000 * update + micro_batch
+    random.seed(seed)
+    numpy.random.seed(seed)  # masks of speech models
+    torch.manual_seed(seed)
 
 
 FACTS = (
