@@ -2,6 +2,7 @@
 # make test      sets up .venv and passes the tests (under 10 minutes on 2 cores)
 # make test-fast one process, no launches (under a minute);  make test-all everything
 # make lint      ruff and mypy;  make generate  rebuild generated files;  make bench-startup  start-up times
+# make promises  every trick on every head (under 20 minutes), into docs/measured/promises.json and docs/promises.md
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +11,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 LAUNCH := accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 
-.PHONY: run test test-fast test-rest test-all lint generate bench-startup clean
+.PHONY: run test test-fast test-rest test-all lint generate promises bench-startup clean
 
 run: $(VENV)/.base
 	$(LAUNCH) recipes/causal_lm.py $(ARGS)
@@ -33,6 +34,9 @@ lint: $(VENV)/.test
 
 generate: $(VENV)/.base
 	python -m hf_efficient.generate
+
+promises: $(VENV)/.test
+	OMP_NUM_THREADS=1 python benchmarks/promises.py && python -m hf_efficient.generate
 
 bench-startup: $(VENV)/.base
 	python benchmarks/startup.py

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from hf_efficient.machine import Machine as Machine
     from hf_efficient.merge import make_plan as make_plan
     from hf_efficient.merge import preset as preset
-    from hf_efficient.train.accumulation import exact_accumulation as exact_accumulation
     from hf_efficient.promises.verify import verify as verify
+    from hf_efficient.train.accumulation import exact_accumulation as exact_accumulation
     from hf_efficient.train.collator import make_collator as make_collator
     from hf_efficient.train.packing import pack as pack
     from hf_efficient.train.windows import windows as windows

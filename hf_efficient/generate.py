@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +13,11 @@ from hf_efficient.emit.deepspeed import deepspeed_json
 from hf_efficient.emit.files import write
 from hf_efficient.merge import make_plan
 from hf_efficient.presets import PRESETS
+from hf_efficient.promises.table import page as promises_page
 from hf_efficient.tricks import catalogue
 
 ROOT = Path(__file__).parents[1]
+MEASURED = ROOT / "docs" / "measured" / "promises.json"
 TABLES = {"tricks": ("name", "saves", "costs", "numerics"), "presets": ("name", "doc", "tricks")}
 """List -> the columns that the README shows of it, between `<!-- NAME -->` and `<!-- /NAME -->`."""
 
@@ -29,6 +32,8 @@ def generated() -> dict[Path, str]:
     }
     readme, stub = ROOT / "README.md", ROOT / "hf_efficient" / "tricks" / "__init__.pyi"
     files[stub] = _stub()
+    if MEASURED.exists():
+        files[ROOT / "docs" / "promises.md"] = promises_page(json.loads(MEASURED.read_text(encoding="utf-8")))
     return files | {readme: _with_tables(readme.read_text(encoding="utf-8"))}
 
 

@@ -38,7 +38,7 @@ class Trick:
     within: Rounding | None = None
     """How close `close` is."""
     shows: tuple[str, ...] = ()
-    """What of a run is other with it, by the names in `promises.watch.FACTS`: where nothing is, it was not exercised."""
+    """What of a run is other with it, by the names in `promises.facts.FACTS`; where nothing is, it did nothing."""
     needs: tuple[Need, ...] = ()
     heads: tuple[Literal["causal_lm"], ...] = ()
     """The kinds of model that it is made for; empty: any."""

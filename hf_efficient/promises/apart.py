@@ -8,9 +8,10 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from typing import Any
 from unittest import mock
 
-from hf_efficient.promises.watch import graphs
+from hf_efficient.promises.facts import graphs
 
 
 @contextmanager
@@ -25,14 +26,15 @@ def apart() -> Iterator[None]:
     with mock.patch.dict(os.environ), warnings.catch_warnings(), redirect_stdout(sys.stderr), _accelerate():
         warnings.simplefilter("ignore")
         generators = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
-        matmul, compiled = torch.backends.fp32_precision, graphs()
+        backends: Any = torch.backends
+        matmul, compiled = backends.fp32_precision, graphs()
         try:
             yield
         finally:
             random.setstate(generators[0])
             numpy.random.set_state(generators[1])
             torch.set_rng_state(generators[2])
-            torch.backends.fp32_precision = matmul
+            backends.fp32_precision = matmul
             if graphs() != compiled:
                 torch._dynamo.reset()
 

@@ -79,7 +79,8 @@ def _train(trainer: Trainer, model: nn.Module, watch: Watch, rows: Rows) -> Seen
 
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    step, losses = trainer.training_step, {}
+    step = trainer.training_step
+    losses: dict[int, float] = {}
 
     def noted(*args: Any, **keywords: Any) -> Any:
         loss = step(*args, **keywords)
@@ -146,7 +147,7 @@ def packed(plan: Plan, subject: Subject) -> Any:
 
 
 def _quiet(plan: Plan) -> Plan:
-    """Return `plan` with what a short, comparable run needs where the plan says nothing: one epoch, in order, of SGD."""
+    """Return `plan` with what a short, comparable run needs where it says nothing: an epoch of SGD, in order."""
     named = bool(plan["trainer"].get("optim"))
     rate, decay = (RATES["adamw"], WEIGHT_DECAY) if named else (RATES["sgd"], 0.0)
     plan = plan.assume(

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from hf_efficient.plan import Plan
+from hf_efficient.promises.facts import FACTS
 from hf_efficient.promises.faults import Case, first_fault
 from hf_efficient.promises.measure import Measured
 from hf_efficient.promises.trial import Trial
-from hf_efficient.promises.watch import FACTS, Seen
+from hf_efficient.promises.watch import Seen
 from hf_efficient.trick import Rounding, Trick
 from hf_efficient.wording import one_sentence
 
@@ -50,7 +51,7 @@ class Verdict:
 
 
 def judge(name: str, plan: Plan, trial: Trial) -> Verdict:
-    """Train as `plan` says, without dropout and with the model's own, and say whether its tricks kept their promises."""
+    """Train as `plan` says, without dropout and with the model's own, and say whether its promises were kept."""
     promise, bound = promised(plan.tricks), gradient_bound(plan.tricks)
     try:
         case, base = trial.case(plan, bound=bound, dropout=False)
@@ -62,33 +63,33 @@ def judge(name: str, plan: Plan, trial: Trial) -> Verdict:
 
 def _judged(name: str, plan: Plan, case: Case, base: Seen, dropped: tuple[Case, Seen] | None) -> Verdict:
     promise, measured = promised(plan.tricks), case.measured
-    coarse = _coarse(base)
     if case.bound is not None:
-        case = replace(case, bound=max(case.bound, coarse))
+        case = replace(case, bound=max(case.bound, _coarse(base)))
         dropped = (replace(dropped[0], bound=case.bound), dropped[1]) if dropped else None
-    known = {
-        "loss_diff": measured.loss_diff,
-        "gradient_diff": measured.gradient_diff,
-        "norm_ratio": measured.norm_ratio,
-        "update_diff": measured.update_diff,
-        "dropout": _distances(dropped[0].measured) if dropped else None,
-    }
+    found = Verdict(
+        name,
+        promise,
+        "close" if promise == "exact" and not (measured.gradient_diff or 0.0) <= EXACT else promise,
+        measured.loss_diff,
+        measured.gradient_diff,
+        measured.norm_ratio,
+        measured.update_diff,
+        _distances(dropped[0].measured) if dropped else None,
+    )
     fault = first_fault(case) or _update_fault(plan, case)
     if not fault and dropped:
         fault = first_fault(dropped[0] if _same_masks(*dropped) else replace(dropped[0], bound=None))
     if fault:
-        return Verdict(name, promise, "broken", **known, why=fault.why, fix=fault.fix)
-    if unseen := [trick.name for trick in plan.tricks if not _shown(trick, case.seen, base)]:
-        if len(unseen) == len(plan.tricks):
-            why = "nothing that the run shows of itself is other than without it"
-            return Verdict(name, promise, "not exercised here", **known, why=why)
+        return replace(found, verdict="broken", why=fault.why, fix=fault.fix)
+    unseen = [trick.name for trick in plan.tricks if not _shown(trick, case.seen, base)]
+    if unseen and len(unseen) == len(plan.tricks):
+        why = "nothing that the run shows of itself is other than without it"
+        return replace(found, verdict="not exercised here", why=why)
     if measured.gradient_diff is None:
         why = "the parameters that it trains are not those of the model: there is nothing to compare"
-        return Verdict(name, promise, "not exercised here", **known, why=why)
-    why = _kept(plan.tricks, case)
-    why += f"; not exercised here: {', '.join(unseen)}" if unseen else ""
-    kept: Word = "close" if promise == "exact" and not (measured.gradient_diff or 0) <= EXACT else promise
-    return Verdict(name, promise, kept, **known, why=why)
+        return replace(found, verdict="not exercised here", why=why)
+    why = _kept(plan.tricks, case) + (f"; not exercised here: {', '.join(unseen)}" if unseen else "")
+    return replace(found, why=why)
 
 
 def promised(tricks: Sequence[Trick]) -> Literal["exact", "close", "different"]:

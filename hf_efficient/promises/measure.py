@@ -8,7 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from hf_efficient.promises.reference import Plain
-from hf_efficient.promises.watch import Seen
+from hf_efficient.promises.watch import Seen, parts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,9 +78,9 @@ def _losses(seen: Seen, plain: Sequence[Plain]) -> float | None:
 
 def _where(seen: Seen, ours: Tensor, theirs: Tensor) -> tuple[str, ...]:
     """Return the parameters that are farthest off, of those whose gradients are more than rounding."""
-    parts = list(zip(seen.names, ours.split(seen.sizes), theirs.split(seen.sizes), strict=True))
-    floor = 1.2e-7 * max((_norm(part) for _, _, part in parts), default=0.0)
-    off = {name: relative(a, b) for name, a, b in parts if _norm(b) > floor}
+    named = list(zip(seen.names, parts(ours, seen), parts(theirs, seen), strict=True))
+    floor = 1.2e-7 * max((_norm(part) for _, _, part in named), default=0.0)
+    off = {name: relative(a, b) for name, a, b in named if _norm(b) > floor}
     return tuple(sorted((name for name in off if off[name] > 1e-5), key=lambda name: -off[name])[:3])
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_efficient.plan import Plan
+from hf_efficient.promises.facts import draw_alike
 from hf_efficient.promises.subject import Subject, reference_plan
-from hf_efficient.promises.watch import Seen, draw_alike
+from hf_efficient.promises.watch import Seen, parts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -69,7 +70,7 @@ def textbook_changes(seen: Seen, rates: Sequence[float], model: nn.Module, *, ad
     before = {name: parameter.detach().clone() for name, parameter in trained.items()}
     optimizer, changes = torch.optim.AdamW(_groups(model, trained), foreach=False), []
     for rate, update in zip(rates, seen.updates, strict=False):
-        for parameter, part in zip(trained.values(), update.gradient.split(seen.sizes), strict=True):
+        for parameter, part in zip(trained.values(), parts(update.gradient, seen), strict=True):
             parameter.grad = part.view_as(parameter).clone()
         for group in optimizer.param_groups:
             group["lr"] = rate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.emit.model import add_adapter, model_keywords
 from hf_efficient.plan import Plan
-from hf_efficient.promises.watch import SEED
+from hf_efficient.promises.facts import SEED
 
 if TYPE_CHECKING:
     from torch import nn

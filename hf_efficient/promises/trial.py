@@ -56,7 +56,7 @@ class Trial:
     door: Door
     ours: bool = True
     """Is it a door of ours, whose optimizer and schedule are known?"""
-    _plain: dict[Any, list[Plain]] = field(default_factory=dict)
+    _plain: dict[str, list[Plain]] = field(default_factory=dict)
     _base: dict[Any, Seen] = field(default_factory=dict)
 
     @cached_property
@@ -128,8 +128,7 @@ class Trial:
 
     def _plainly(self, plan: Plan, effective: int, dropout: bool) -> list[Plain]:
         attention = plan["model"].get("attn_implementation")
-        key = reference_plan(plan).settings, attention, effective, dropout
-        key = str(key)
+        key = str((reference_plan(plan).settings, attention, effective, dropout))
         if key not in self._plain:
             with apart():
                 self._plain[key] = plain_updates(self._sized(effective), plan, effective=effective, dropout=dropout)

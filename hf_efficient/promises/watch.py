@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from hf_efficient.promises.facts import (
+    about_optimizer,
+    asleep,
+    documents_of,
+    draw_alike,
+    fingerprint,
+    graphs,
+    matmul_precision,
+    multiplies,
+    uncompiled,
+)
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
-
-SEED = 20_000
-"""Random numbers of the first micro-batch of the first update start here."""
 
 
 @dataclass
@@ -68,19 +77,18 @@ class Watch:
     @contextmanager
     def on(self) -> Iterator[Seen]:
         """Watch until the block ends."""
-        import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.seen.names, self.seen.sizes = list(self._trained), [p.numel() for p in self._trained.values()]
         self._before = {name: p.detach().clone() for name, p in self._trained.items()}
-        forward: Any = self._forward if self.inside else torch._dynamo.disable(self._forward)
+        forward: Any = self._forward if self.inside else uncompiled(self._forward)
         handles = [
             self.model.register_forward_pre_hook(forward, with_kwargs=True),
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        self._layers = [module for module in self.model.modules() if _multiplies(module)]
+        self._layers = [module for module in self.model.modules() if multiplies(module)]
         if self.inside:
             handles += [module.register_forward_hook(self._layer) for module in self._layers]
         before = graphs()
@@ -106,17 +114,17 @@ class Watch:
             return
         draw_alike(len(self.seen.updates), self._forwards)
         self._forwards += 1
-        documents = _documents(tensors)
+        documents = documents_of(tensors)
         self._samples += documents or len(main)
         self._most("rows", len(main))
         self._append("shapes", tuple(sorted((key, tuple(value.shape)) for key, value in tensors.items())))
-        self._append("order", _fingerprint(main, tensors))
+        self._append("order", fingerprint(main, tensors))
         if documents > len(main):
             self.seen.facts["documents"] = "several in a row"
             mask = tensors.get("attention_mask")
             self.seen.full_masks |= mask is not None and bool(mask.bool().all())
         self.seen.facts["noise"] = any("neftune" in str(h) for m in model.modules() for h in m._forward_hooks.values())
-        self.seen.asleep = self.seen.asleep or _asleep(model)
+        self.seen.asleep = self.seen.asleep or asleep(model)
 
     def _layer(self, module: nn.Module, _: Any, output: Any) -> None:
         import torch
@@ -139,7 +147,7 @@ class Watch:
         rate = float(optimizer.param_groups[0]["lr"])
         self.seen.updates.append(Update(gradient, gradient, rate, self._forwards, self._samples, missing))
         self._forwards = self._samples = 0
-        self.seen.facts["optimizer"] = _about_optimizer(optimizer)
+        self.seen.facts["optimizer"] = about_optimizer(optimizer)
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         import torch
@@ -168,16 +176,14 @@ class Watch:
         return mock.patch.object(torch.nn.utils, "clip_grad_norm_", noted)
 
     def _conclude(self, graphs: int) -> None:
-        import torch
-
         facts, forwards = self.seen.facts, sum(update.forwards for update in self.seen.updates)
         facts["forwards"] = tuple(update.forwards for update in self.seen.updates)
         facts["graphs"] = graphs > 0
         facts["clipped"] = any(norm > limit for limit, norm in self.seen.clips)
         facts["trained"] = sum(self.seen.sizes)
         facts["attention"] = getattr(getattr(self.model, "config", None), "_attn_implementation", None)
-        facts["layers"] = tuple(sorted({type(m).__name__ for m in self.model.modules() if _multiplies(m)}))
-        facts["matmul"] = str(torch.backends.fp32_precision)
+        facts["layers"] = tuple(sorted({type(m).__name__ for m in self.model.modules() if multiplies(m)}))
+        facts["matmul"] = matmul_precision()
         if self.inside:
             facts["dtypes"] = tuple(sorted(self._calls))
             facts["recomputed"] = self._calls.total() > 1.2 * forwards * len(self._layers) > 0
@@ -189,76 +195,14 @@ class Watch:
         self.seen.facts[fact] = (*self.seen.facts.get(fact, ()), value)
 
 
-def draw_alike(update: int, micro_batch: int = 0) -> None:
-    """Start all random numbers where those of this micro-batch start, whatever has been drawn before."""
-    import random
-
-    import numpy
-    import torch
-
-    seed = SEED + 1000 * update + micro_batch
-    random.seed(seed)
-    numpy.random.seed(seed)  # masks of speech models
-    torch.manual_seed(seed)
-
-
-FACTS = (
-    "attention", "clipped", "documents", "dtypes", "eval_rows", "forwards", "graphs", "layers", "matmul", "noise",
-    "optimizer", "order", "paged", "pinned", "recomputed", "rows", "shapes", "trained", "workers",
-)  # fmt: skip
-"""What a trick's `shows` may name."""
-
-
 def _vector(tensors: Any) -> Tensor:
     import torch
 
     return torch.cat([tensor.detach().float().flatten().cpu() for tensor in tensors])
 
 
-def _multiplies(module: nn.Module) -> bool:
-    """Say whether a module is a leaf that multiplies by a matrix: what a layer's work is done in."""
-    weight = getattr(module, "weight", None)
-    leaf = not any(True for _ in module.children())
-    return leaf and getattr(weight, "ndim", 0) >= 2 and "Embedding" not in type(module).__name__
-
-
-def _documents(tensors: Mapping[str, Tensor]) -> int:
-    """Count the documents of rows whose positions restart; 0 where a row is one document."""
-    positions = tensors.get("position_ids")
-    if positions is None or positions.ndim != 2:
-        return 0
-    starts = int((positions == 0).sum())
-    return starts if starts > len(positions) else 0
-
-
-def _fingerprint(main: Tensor, tensors: Mapping[str, Tensor]) -> tuple[float, ...]:
-    """Return a number per sample of a batch, whatever its padding."""
-    mask = tensors.get("attention_mask")
-    values = main.detach().double()
-    if mask is not None and mask.shape == main.shape:
-        values = values * mask
-    return tuple(round(value, 3) for value in values.flatten(1).sum(1).tolist())
-
-
-def _asleep(model: nn.Module) -> tuple[str, ...]:
-    drops = [name for name, m in model.named_modules() if "Dropout" in type(m).__name__ and getattr(m, "p", 0) > 0]
-    modules = dict(model.named_modules())
-    return tuple(name for name in ["", *drops] if not modules[name].training)
-
-
-def _about_optimizer(optimizer: Optimizer) -> tuple[str, ...]:
-    inner = getattr(optimizer, "optimizer", optimizer)
-    fused = inner.param_groups[0].get("fused")
-    kind = type(inner)
-    return (f"{kind.__module__}.{kind.__name__}", *(["fused"] if fused else []))
-
-
-def graphs() -> int:
-    """Return how many graphs torch.compile has made in this process."""
-    import sys
-
-    if "torch._dynamo" not in sys.modules:
-        return 0
-    from torch._dynamo.utils import counters
-
-    return int(counters["stats"]["unique_graphs"])
+def parts(vector: Tensor, seen: Seen) -> tuple[Tensor, ...]:
+    """Return the part of a vector that belongs to each of `seen.names`."""
+    split: Any = vector.split
+    found: tuple[Tensor, ...] = split(seen.sizes)
+    return found
