@@ -24,17 +24,17 @@ MOST = 256
 """Samples of an update at most: a plan's own effective batch is cut down to it."""
 
 
-def samples_wanted(plan: Plan) -> int:
+def samples_wanted(plan: Plan, *, update: int = UPDATE) -> int:
     """Return how many samples a trial of `plan` trains on: two whole updates and most of a third."""
-    effective = sized(plan)[1]
+    effective = sized(plan, update=update)[1]
     return 2 * effective + max(1, effective * 5 // 8)
 
 
-def sized(plan: Plan) -> tuple[Plan, int]:
+def sized(plan: Plan, *, update: int = UPDATE) -> tuple[Plan, int]:
     """Return `plan` with a batch for each micro-step where it says none, and the samples of one update."""
     settled = at_processes(plan, 1, "trainer")["trainer"]
     steps = min(settled.get("gradient_accumulation_steps", 1), MOST)
-    batch = settled.get("per_device_train_batch_size") or max(1, UPDATE // steps)
+    batch = settled.get("per_device_train_batch_size") or max(1, update // steps)
     if batch * steps > MOST:
         batch = max(1, MOST // steps)
         plan = plan.drop("loop", ["effective_batch"])
@@ -56,6 +56,8 @@ class Trial:
     door: Door
     ours: bool = True
     """Is it a door of ours, whose optimizer and schedule are known?"""
+    update: int = UPDATE
+    """Samples of an update where the plan does not say."""
     _plain: dict[str, list[Plain]] = field(default_factory=dict)
     _base: dict[Any, Seen] = field(default_factory=dict)
 
@@ -110,20 +112,23 @@ class Trial:
         return Case(seen, measured, plain, bound, samples, self.ours, rates), base
 
     def _samples(self, plan: Plan) -> tuple[Plan, int]:
-        every = samples_wanted(Plan())
+        every = self._every()
         if compiles(plan) and len(plan.tricks) == 1:
             return _batched(plan, every), every  # each shape of a batch is compiled for many seconds
         if not plan["collator"].get("padding_free"):
-            return sized(plan)
+            return sized(plan, update=self.update)
         # Equal documents, in one update: how many rows they fill is not known before they are packed.
         steps = at_processes(plan.drop("loop", ["effective_batch"]), 1, "trainer")["trainer"]
         with apart():
             rows = len(packed(plan, self._sized(every)))
         return _batched(plan, -(-rows // steps.get("gradient_accumulation_steps", 1))), every
 
+    def _every(self) -> int:
+        return min(samples_wanted(Plan(), update=self.update), len(self.subject.rows))
+
     def _sized(self, effective: int) -> Subject:
         """Return the subject with the samples of two updates and most of a third, or of one where that is all."""
-        wanted = effective if effective == samples_wanted(Plan()) else 2 * effective + max(1, effective * 5 // 8)
+        wanted = effective if effective == self._every() else 2 * effective + max(1, effective * 5 // 8)
         return replace(self.subject, rows=self.subject.rows[:wanted])
 
     def _plainly(self, plan: Plan, effective: int, dropout: bool) -> list[Plain]:
