@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hf_efficient.train.batches import row_count, sliced
 from hf_efficient.train.items import IGNORED, Batch, counters, shifts_labels
-from hf_efficient.train.own_loss import own_loss
+from hf_efficient.train.own_loss import loss_in, own_loss
 from hf_efficient.train.probe import Verdict, probe
 
 if TYPE_CHECKING:
@@ -43,8 +43,12 @@ def _loss_and_items(model: nn.Module, batch: Batch, *, verdict: Verdict) -> tupl
     counter = verdict.counter or counters(batch, names=(), shifted=shifts_labels(model))[0]
     items = counter(batch)
     if verdict.has_mean and not verdict.untried:
-        return model(**counter.with_an_item(batch)).loss, items
-    return model(**batch, num_items_in_batch=items.clamp(min=1)).loss, items
+        loss = loss_in(model(**counter.with_an_item(batch)))
+    else:
+        loss = loss_in(model(**batch, num_items_in_batch=items.clamp(min=1)))
+    if loss is None:
+        raise ValueError("mean_label_loss() needs a loss, and the model returned none: add `labels` to the batches.")
+    return loss, items
 
 
 def _without_repeated_rows(batch: Batch, accelerator: Accelerator) -> tuple[Batch, bool]:
