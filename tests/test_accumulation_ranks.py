@@ -41,7 +41,7 @@ def trained(name, average, called, rows, stream=False, **more):
     return update, called and str(hf.exact_accumulation(trainer))
 
 def looped(name, rows):
-    accelerator = hf.make_accelerator(hf.make_plan("gradient_accumulation(2)"))
+    accelerator = hf.make_accelerator(hf.make_plan("gradient_accumulation(2)", "gradient_clipping(1000)"))
     model = model_of(HEADS[name].build)
     before = weights(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -129,7 +129,7 @@ def test_two_processes_of_trainer_make_one_big_batch(name: str, trained: list[di
 def test_two_processes_of_windows_make_one_big_batch(engine: str, tmp_path: Path) -> None:
     """Under DDP and ZeRO-2, one line of a loop makes the big batch's update for every head."""
     sharded = engine == "DeepSpeedEngine"
-    flags = ("--use_deepspeed", "--zero_stage", "2", "--gradient_clipping", "1000") if sharded else ("--multi_gpu",)
+    flags = ("--use_deepspeed", "--zero_stage", "2") if sharded else ("--multi_gpu",)
     names = ("bert",) if sharded else NAMES  # DeepSpeed allows one Accelerator per process
     for seen in launched(tmp_path, LOOPED, *flags, first=SHARDED if sharded else "", names=names):
         for name in names:
