@@ -300,6 +300,33 @@ def test_a_micro_batch_without_labels_adds_nothing(name: str, tmp_path: Path) ->
     assert_equal(update, big_batch(model, rows))
 
 
+@pytest.mark.parametrize("name", ["gpt2", "bert", "roberta"])
+def test_weights_in_16_bits_are_tried_too(name: str, tmp_path: Path) -> None:
+    """The rounding of a loss in bfloat16 is not taken for rows that depend on each other."""
+    trainer = trainer_of(model_of(HEADS[name].build).bfloat16(), HEADS[name].rows(), tmp_path, bf16=True,
+                         gradient_accumulation_steps=4)  # fmt: skip
+    report = hf.exact_accumulation(trainer)
+    assert (report.mended, report.factor) == (True, pytest.approx(HEADS[name].factor))
+
+
+def test_several_gpus_in_one_process_are_refused(tmp_path: Path) -> None:
+    """DataParallel hides what each GPU counts, and the sentence names the launcher that does not."""
+    trainer = trainer_of(model_of(HEADS["bert"].build), heads.causal(), tmp_path, gradient_accumulation_steps=4)
+    trainer.args._n_gpu = 2
+    report = hf.exact_accumulation(trainer)
+    assert not report.mended
+    assert "accelerate launch" in report.found
+
+
+def test_a_report_is_a_sentence_with_the_factor(tmp_path: Path) -> None:
+    """What stock Trainer would have done, why, and what was done about it."""
+    trainer = trainer_of(model_of(HEADS["bert"].build), heads.causal(), tmp_path, gradient_accumulation_steps=4)
+    assert str(hf.exact_accumulation(trainer)) == (
+        "BertForMaskedLM drops num_items_in_batch: stock Trainer would multiply loss and gradient by 4 (4 accumulation "
+        "steps). Each of the labels of an update counts the same now."
+    )
+
+
 def test_the_evaluation_loss_of_a_mended_trainer_is_the_mean(tmp_path: Path) -> None:
     """What a mended trainer evaluates is the mean loss of the batch, not what training weighs."""
     model, rows = model_of(HEADS["bert"].build), HEADS["bert"].rows()[:8]

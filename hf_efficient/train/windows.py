@@ -104,12 +104,13 @@ def _counter(verdict: Verdict, batch: Batch, model: nn.Module) -> Counter:
     name, shifted = type(model).__name__, shifts_labels(model)
     if verdict.problem:
         warnings.warn(f"Accumulation changes how {name} trains: {verdict.problem}.", stacklevel=3)
-    elif verdict.untried and verdict.counter is not None:
+    elif verdict.untried and verdict.counter is not None and not verdict.divides:
         warnings.warn(
-            f"The items of {name} could not be tried ({verdict.untried}): {verdict.counter.how} are counted.",
+            f"{name} may ignore num_items_in_batch, and what it is the mean over was not tried, because "
+            f"{verdict.untried}: its {verdict.counter.how} are counted.",
             stacklevel=3,
         )
-    elif verdict.untried and not shifted:
+    elif verdict.untried and verdict.counter is None and not shifted:
         warnings.warn(
             f"{name} may ignore num_items_in_batch ({verdict.untried}): give backward the summed loss / window.items.",
             stacklevel=3,
