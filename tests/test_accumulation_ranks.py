@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from heads import HEADS
-from trained import assert_equal, big_batch
+from trained import assert_equal, big_batch, model_of
 
 import hf_efficient as hf
 
@@ -25,8 +25,8 @@ import torch
 from torch.utils.data import DataLoader
 import hf_efficient as hf
 from heads import HEADS
-from test_accumulation import Stream, model_of
-from trained import trainer_of, update_of, weights
+from losses import Stream
+from trained import model_of, trainer_of, update_of, weights
 
 folder, seen = Path(sys.argv[1]), {{}}
 rank = int(os.environ["RANK"])
@@ -98,8 +98,6 @@ def launched(
 
 def whole(name: str) -> torch.Tensor:
     """Return the gradient of one big batch of the rows that the processes shared."""
-    from test_accumulation import model_of
-
     return big_batch(model_of(HEADS[name].build), HEADS[name].rows()[:8])
 
 
