@@ -12,16 +12,12 @@ from unittest import mock
 
 import pytest
 import torch
-import trained
 import transformers
 from accelerate import Accelerator
-from heads import HEADS, without_dropout
-from test_accumulation import COUPLED
 from torch import nn
 from torch.utils.data import DataLoader
 
 import hf_efficient as hf
-from hf_efficient.train.evaluate import mean_label_loss
 from hf_efficient.train.items import label_items, shifts_labels
 
 Rows = list[dict[str, Any]]
@@ -148,61 +144,6 @@ def test_a_summed_loss_divided_by_items_does_as_well(unequal: Rows) -> None:
     whole = next(iter(DataLoader(unequal, batch_size=20)))
     (summed(other, whole) / (whole["labels"] != -100).sum()).backward()
     assert relative(vector(model), vector(other)) < 1e-5
-
-
-@pytest.mark.parametrize("given", [True, False])
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("name", HEADS)
-def test_one_line_is_exact_for_every_head(name: str, size: int, given: bool) -> None:
-    """With the number of items or without it, the model's own loss makes the big batch, in an uneven last window too."""
-    torch.manual_seed(0)
-    model, rows = without_dropout(HEADS[name].build()).train(), HEADS[name].rows()[: 6 * size]
-    accelerator = hf.make_accelerator(hf.make_plan("gradient_accumulation(4)"))
-    prepared, loader = accelerator.prepare(model, DataLoader(rows, batch_size=size))
-    takes, done = given and name != "plain", 0
-    for window in hf.windows(loader, accelerator):
-        expected = trained.big_batch(model, rows[done : done + 4 * size])
-        for batch in window:
-            output = prepared(**batch, **({"num_items_in_batch": window.items} if takes else {}))
-            window.backward(output["loss"])
-        trained.assert_equal(trained.gradients(model), expected)
-        model.zero_grad()
-        done += 4 * size
-    assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_a_micro_batch_without_labels_adds_nothing() -> None:
-    """A mean of 0 / 0 in one micro-batch is finite and weighs nothing."""
-    model, rows = without_dropout(HEADS["bert"].build()).train(), HEADS["bert"].rows()[:8]
-    for row in rows[2:4]:
-        row["labels"] = torch.full_like(row["labels"], -100)
-    accelerator = hf.make_accelerator(hf.make_plan("gradient_accumulation(4)"))
-    prepared, loader = accelerator.prepare(model, DataLoader(rows, batch_size=2))
-    (window,) = hf.windows(loader, accelerator)
-    for batch in window:
-        window.backward(prepared(**batch, num_items_in_batch=window.items).loss)
-    assert torch.isfinite(window.loss)
-    trained.assert_equal(trained.gradients(model), trained.big_batch(model, rows))
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_the_mean_loss_of_unequal_batches_is_that_of_all_rows(name: str) -> None:
-    """What evaluation returns does not depend on how rows lie in batches, and is the head's own mean."""
-    model, rows = HEADS[name].build().eval(), HEADS[name].rows()[:7]
-    accelerator = Accelerator()
-    with torch.no_grad():
-        expected = model(**next(iter(DataLoader(rows, batch_size=7))))["loss"].item()
-    prepared, loader = accelerator.prepare(model, DataLoader(rows, batch_size=2))
-    assert mean_label_loss(prepared, loader, accelerator) == pytest.approx(expected, rel=1e-5)
-
-
-def test_windows_warn_where_rows_depend_on_each_other() -> None:
-    """A loss that is no mean over items cannot be made exact, and one sentence says so."""
-    build, rows, _, reason = COUPLED["BertForPreTraining"]
-    accelerator = hf.make_accelerator(hf.make_plan("gradient_accumulation(2)"))
-    _, loader = accelerator.prepare(build(), DataLoader(rows(), batch_size=4))
-    with pytest.warns(UserWarning, match=reason):
-        next(hf.windows(loader, accelerator))
 
 
 def test_a_window_without_labels_has_no_loss(tiny: Path, rows: Rows) -> None:

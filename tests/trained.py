@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as tf
+from heads import without_dropout
 from torch import nn
 from torch.utils.data import default_collate
 
@@ -63,3 +65,9 @@ def assert_equal(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     """Both vectors are one, in direction and in length."""
     assert ((ours - theirs).norm() / theirs.norm()).item() <= 1e-5
     assert abs((ours.norm() / theirs.norm()).item() - 1) <= 1e-5
+
+
+def model_of(build: Callable[[], nn.Module]) -> nn.Module:
+    """Return a model without dropout, always the same."""
+    torch.manual_seed(0)
+    return without_dropout(build()).train()

@@ -98,8 +98,9 @@ def _settle(trainer: Trainer, batches: list[Batch]) -> Accumulation:
     verdict, stock = try_trainer(trainer, batches)
     name = _name(trainer)
     if verdict.problem:
-        scaled = f" Stock Trainer multiplies it by {stock.factor:g}." if abs(stock.factor - 1) > 1e-3 else ""
-        found = f"Accumulation changes how {name} trains: {verdict.problem}.{scaled}"
+        share = "counts that part" if verdict.part else "takes the mean of the micro-batches"
+        scaled = f", and stock Trainer {share} {stock.factor:g} times" if abs(stock.factor - 1) > 1e-3 else ""
+        found = f"Accumulation changes how {name} trains: {verdict.problem}{scaled}."
         return _told(trainer, Accumulation(found, "Nothing was changed.", factor=stock.factor))
     if verdict.counter is None:
         return _told(trainer, Accumulation(f"{name} could not be tried: {verdict.untried}.", "Nothing was changed."))

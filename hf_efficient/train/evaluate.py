@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hf_efficient.train.batches import row_count, sliced
 from hf_efficient.train.items import IGNORED, Batch, counters, shifts_labels
-from hf_efficient.train.own_loss import own_loss
+from hf_efficient.train.own_loss import loss_in, own_loss
 from hf_efficient.train.probe import Verdict, probe
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def mean_label_loss(model: nn.Module, loader: Iterable[Batch], accelerator: Acce
     with torch.no_grad():
         for batch in loader:
             verdict = verdict or probe(own_loss(inner, accelerator), [batch])
-            batch, there = _without_repeated_rows(batch, accelerator)
-            loss, items = _loss_and_items(model, batch, verdict=verdict)
+            there = _real_rows(batch, accelerator) > 0
+            loss, items = _loss_and_items(model, _without_repeated_rows(batch, accelerator), verdict=verdict)
             items = items * there
             total += torch.stack([loss.float() * items, items.float()])
     model.train(training)
@@ -43,23 +43,40 @@ def _loss_and_items(model: nn.Module, batch: Batch, *, verdict: Verdict) -> tupl
     counter = verdict.counter or counters(batch, names=(), shifted=shifts_labels(model))[0]
     items = counter(batch)
     if verdict.has_mean and not verdict.untried:
-        return model(**counter.with_an_item(batch)).loss, items
-    return model(**batch, num_items_in_batch=items.clamp(min=1)).loss, items
+        loss = loss_in(model(**counter.with_an_item(batch)))
+    else:
+        loss = loss_in(model(**batch, num_items_in_batch=items.clamp(min=1)))
+    if loss is None:
+        raise ValueError("mean_label_loss() needs a loss, and the model returned none: add `labels` to the batches.")
+    return loss, items
 
 
-def _without_repeated_rows(batch: Batch, accelerator: Accelerator) -> tuple[Batch, bool]:
+def _without_repeated_rows(batch: Batch, accelerator: Accelerator) -> Batch:
     """Return `batch` without the rows that accelerate repeats at the end to give each process as many.
 
-    A process that has nothing but such rows keeps one, for the forward pass that others may wait for, and a False.
+    A process that has nothing but such rows keeps one, without labels, for the forward pass that others may wait for.
     """
-    state = accelerator.gradient_state
-    if not state.end_of_dataloader or state.remainder <= 0:
-        return batch, True
-    key = "labels" if "labels" in batch else next(iter(batch))
+    kept, key = _real_rows(batch, accelerator), _row_key(batch)
     rows = len(batch[key])
-    kept = max(state.remainder - accelerator.process_index * rows, 0)
-    if row_count(batch, key) or key != "labels":
-        return sliced(batch, 0, max(kept, 1), rows=rows), kept > 0
-    labels = batch["labels"].clone()
+    if kept == rows:
+        return batch
+    if row_count(batch, key):
+        batch = sliced(batch, 0, max(kept, 1), rows=rows)
+    if key != "labels" or batch[key].is_floating_point():
+        return batch
+    labels = batch[key].clone()
     labels[kept:] = IGNORED
-    return {**batch, "labels": labels}, kept > 0
+    return {**batch, key: labels}
+
+
+def _real_rows(batch: Batch, accelerator: Accelerator) -> int:
+    """Return how many rows of this process's batch are no repeats."""
+    state, rows = accelerator.gradient_state, len(batch[_row_key(batch)])
+    if not state.end_of_dataloader or state.remainder <= 0:
+        return rows
+    kept: int = min(max(state.remainder - accelerator.process_index * rows, 0), rows)
+    return kept
+
+
+def _row_key(batch: Batch) -> str:
+    return "labels" if "labels" in batch else next(iter(batch))

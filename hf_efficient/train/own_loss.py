@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.train.items import Batch
@@ -26,7 +26,7 @@ def own_loss(model: nn.Module, accelerator: Accelerator) -> Subject:
 
     def loss_of(batch: Batch, items: torch.Tensor | None) -> torch.Tensor:
         with precision():
-            loss = _loss(model(**batch) if items is None else model(**batch, num_items_in_batch=items))
+            loss = loss_in(model(**batch) if items is None else model(**batch, num_items_in_batch=items))
         if loss is None:
             raise ValueError("the model returns no loss")
         return loss.detach()
@@ -42,11 +42,25 @@ class OwnLoss:
         self.value: torch.Tensor | None = None
         self.given = False
         # The wrappers too: hooks put on a module after it was compiled are not run.
-        once = {id(module): module for module in modules}.values()
-        self._handles = [module.register_forward_hook(self._see, with_kwargs=True) for module in once]
+        self._modules = list({id(module): module for module in modules}.values())
+        self._handles: list[Any] = []
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch while the body runs; inside another such body this changes nothing."""
+        if self._handles:
+            yield
+            return
+        self._handles = [module.register_forward_hook(self._see, with_kwargs=True) for module in self._modules]
+        try:
+            yield
+        finally:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
 
     def _see(self, module: nn.Module, arguments: Any, keywords: dict[str, Any], output: Any) -> None:
-        loss = _loss(output)
+        loss = loss_in(output)
         self.value = None if loss is None else loss.detach()
         self.given = keywords.get("num_items_in_batch") is not None
 
@@ -56,13 +70,8 @@ class OwnLoss:
             return None
         return loss.detach() == self.value
 
-    def close(self) -> None:
-        """Take the hooks off."""
-        for handle in self._handles:
-            handle.remove()
 
-
-def _loss(output: Any) -> torch.Tensor | None:
+def loss_in(output: Any) -> torch.Tensor | None:
     """Return the loss in what a model returned, None where there is none."""
     import torch
 

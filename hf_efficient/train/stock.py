@@ -35,6 +35,7 @@ def try_trainer(trainer: Trainer, batches: Sequence[Batch]) -> tuple[Verdict, St
         batches = [trainer._prepare_inputs(batch) for batch in batches]
         sees_items = trainer._get_num_items_in_batch(batches[:1], trainer.args.device) is not None
         scale = _loss_scale(trainer, batches) if sees_items else 1.0
+        average = trainer.args.average_tokens_across_devices
         with unscaled(trainer):
             subject = Subject(
                 loss_of=_loss_of(trainer),
@@ -44,7 +45,7 @@ def try_trainer(trainer: Trainer, batches: Sequence[Batch]) -> tuple[Verdict, St
                 agree=agreement(trainer.accelerator),
             )
             verdict = probe(subject, batches)
-            return verdict, _stock(trainer, verdict, batches, scale=scale, sees_items=sees_items)
+            return verdict, _stock(trainer, verdict, batches, scale=scale if sees_items else None, average=average)
 
 
 def agreement(accelerator: Accelerator) -> Agree:
@@ -106,28 +107,33 @@ def _loss_scale(trainer: Trainer, batches: Sequence[Batch]) -> float:
     return float(round(agreed)) if math.isfinite(agreed) else 1.0
 
 
-def _stock(trainer: Trainer, verdict: Verdict, batches: Sequence[Batch], *, scale: float, sees_items: bool) -> Stock:
-    args, processes = trainer.args, trainer.accelerator.num_processes
-    steps = args.gradient_accumulation_steps
+def _stock(
+    trainer: Trainer, verdict: Verdict, batches: Sequence[Batch], *, scale: float | None, average: bool
+) -> Stock:
+    """Return what stock Trainer does; `scale` is None where it passes no number of items, `average` its own setting."""
+    processes, steps = trainer.accelerator.num_processes, trainer.args.gradient_accumulation_steps
     scaled = trainer.loss_is_scaled_for_ga
     if scaled is None:
-        scaled = (trainer.model_accepts_loss_kwargs and sees_items) or trainer.compute_loss_func is not None
-    divisor = 1 if scaled else steps
-    if verdict.divides and verdict.counter is not None:
-        # With labels ignored here and there, two ways to count differ where whole rows would not show it.
-        tried = [*batches, try_batches(batches, verdict.counter)[0]]
-        ours = [int(verdict.counter(batch)) for batch in tried]
-        theirs = [int(trainer._get_num_items_in_batch([batch], args.device)) for batch in tried]
-        # Where each process counts its own items only, that is one process's share of them.
-        share = scale / processes if args.average_tokens_across_devices else 1.0
-        miscounts = agreement(trainer.accelerator)([float(ours != theirs)])[0] > 0
-        factor = share * sum(ours[:-1]) / max(sum(theirs[:-1]), 1) / divisor
-        even = processes == 1 or args.average_tokens_across_devices
-        return Stock(even and not miscounts and abs(factor - 1) < 1e-7, factor, "", scale)
-    factor = scale / processes / divisor if verdict.divides else scale * steps / divisor
-    names = [f"{steps} accumulation steps"] * (not divisor > 1 and steps > 1) + [f"{processes} processes"] * (scale > 1)
-    exact = steps == processes == 1 and abs(factor - 1) < 1e-7
-    return Stock(exact, factor, f"({' times '.join(names)})" if names else "", scale)
+        passed = trainer.model_accepts_loss_kwargs and scale is not None
+        scaled = passed or trainer.compute_loss_func is not None
+    divisor, scale = 1 if scaled else steps, scale or 1.0
+    if not verdict.divides:
+        factor = scale * steps / divisor
+        names = [f"{steps} accumulation steps"] * (divisor == 1 < steps) + [f"{processes} processes"] * (scale > 1)
+        exact = steps == processes == 1 and abs(factor - 1) < 1e-7
+        return Stock(exact, factor, f"({' times '.join(names)})" if names else "", scale)
+    # Where each process counts its own items only, that is one process's share of them.
+    factor = (scale / processes if average else 1.0) / divisor
+    if verdict.counter is None:
+        return Stock(False, factor, "", scale)
+    # With labels ignored here and there, two ways to count differ where whole rows would not show it.
+    tried = [*batches, try_batches(batches, verdict.counter)[0]]
+    ours = [int(verdict.counter(batch)) for batch in tried]
+    theirs = [int(trainer._get_num_items_in_batch([batch], trainer.args.device)) for batch in tried]
+    miscounts = agreement(trainer.accelerator)([float(ours != theirs)])[0] > 0
+    factor *= sum(ours[:-1]) / max(sum(theirs[:-1]), 1)
+    exact = (processes == 1 or average) and not miscounts and abs(factor - 1) < 1e-7
+    return Stock(exact, factor, "", scale)
 
 
 @contextmanager

@@ -52,6 +52,7 @@ class Window:
             accelerator.sync_gradients = number == last
             self._weight = counter(batch).to(self.items.device) / self.items
             with ExitStack() as stack:
+                stack.enter_context(self._loop.seen.watched())  # windows kept in a list outlive the loop over them
                 if number != last:
                     stack.enter_context(accelerator.no_sync(self._loop.model))
                 yield counter.with_an_item(batch) if means else batch
@@ -92,12 +93,10 @@ def windows(loader: Iterable[Batch], accelerator: Accelerator) -> Iterator[Windo
     verdict = probe(own_loss(inner, accelerator), window)
     counter = _counter(verdict, window[0], inner)
     seen = OwnLoss([inner, accelerator._models[-1], model])
-    try:
+    with seen.watched():
         while window:
             yield Window(window, Loop(accelerator, model, verdict, counter, seen))
             window = list(islice(batches, accelerator.gradient_accumulation_steps))
-    finally:
-        seen.close()
 
 
 def _counter(verdict: Verdict, batch: Batch, model: nn.Module) -> Counter:
@@ -105,12 +104,13 @@ def _counter(verdict: Verdict, batch: Batch, model: nn.Module) -> Counter:
     name, shifted = type(model).__name__, shifts_labels(model)
     if verdict.problem:
         warnings.warn(f"Accumulation changes how {name} trains: {verdict.problem}.", stacklevel=3)
-    elif verdict.untried and verdict.counter is not None:
+    elif verdict.untried and verdict.counter is not None and not verdict.divides:
         warnings.warn(
-            f"The items of {name} could not be tried ({verdict.untried}): {verdict.counter.how} are counted.",
+            f"{name} may ignore num_items_in_batch, and what it is the mean over was not tried, because "
+            f"{verdict.untried}: its {verdict.counter.how} are counted.",
             stacklevel=3,
         )
-    elif verdict.untried and not shifted:
+    elif verdict.untried and verdict.counter is None and not shifted:
         warnings.warn(
             f"{name} may ignore num_items_in_batch ({verdict.untried}): give backward the summed loss / window.items.",
             stacklevel=3,

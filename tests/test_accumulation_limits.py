@@ -1,0 +1,101 @@
+"""What exact_accumulation leaves alone, and that trying leaves no trace."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import heads
+import pytest
+import torch
+import transformers as tf
+from heads import HEADS
+from losses import COUPLED, Own, Stream
+from trained import assert_equal, big_batch, model_of, trainer_of, update_of, weights
+
+import hf_efficient as hf
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_what_is_no_mean_over_items_is_said_and_left(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where accumulation changes the training, one sentence gives the reason, and the trainer stays as it was."""
+    build, rows, more, reason = COUPLED[name]
+    trainer = trainer_of(model_of(build), rows(), tmp_path, gradient_accumulation_steps=4, **more)
+    report = hf.exact_accumulation(trainer)
+    assert not report.mended
+    assert report.found.startswith(f"Accumulation changes how {name} trains: ")
+    assert reason in report.found
+    assert not {"compute_loss", "get_batch_samples"} & vars(trainer).keys()
+    assert str(report) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("collator", [None, "mlm"])
+def test_a_trainer_that_is_right_trains_bit_by_bit_the_same(collator: str | None, tiny: Path, tmp_path: Path) -> None:
+    """With dropout and random masks, a call that mends nothing leaves no trace in weights or random numbers."""
+    tokenizer = tf.AutoTokenizer.from_pretrained(tiny)
+    tokenizer.mask_token = "w1"
+    ended = []
+    for called in (False, True):
+        tf.set_seed(0)
+        steps = 1 if collator else 4
+        name = "BertForMaskedLM" if collator else "LlamaForCausalLM"
+        size = {"vocab_size": 128, "attention_dropout": 0.1} | ({} if collator else {"num_key_value_heads": 1})
+        model = heads.made(name, **(heads.SMALL | size))()
+        rows = heads.tokens() if collator else heads.causal()
+        collate = tf.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.4) if collator else None
+        flags = {"gradient_accumulation_steps": steps, "max_steps": 3, "train_sampling_strategy": "random"}
+        trainer = trainer_of(model, rows, tmp_path, data_collator=collate, per_device_train_batch_size=2, **flags)
+        before = dict(vars(trainer))
+        if called:
+            assert not hf.exact_accumulation(trainer).mended
+            assert vars(trainer) == before
+        trainer.train()
+        ended.append((weights(model), torch.rand(1), torch.get_rng_state()))
+    assert all(torch.equal(plain, tried) for plain, tried in zip(*ended, strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "roberta", "t5"])
+def test_rows_that_can_be_read_once_are_tried_in_the_first_window(name: str, size: int, tmp_path: Path) -> None:
+    """Nothing is taken from a stream for the trial: its first window is the big batch of its first rows."""
+    head = HEADS[name]
+    model, rows = model_of(head.build), head.rows()[: 4 * size]
+    flags = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 4, "train_sampling_strategy": "random"}
+    trainer = trainer_of(copy.deepcopy(model), Stream(list(rows)), tmp_path, **flags)
+    first = hf.exact_accumulation(trainer)
+    assert "first window" in first.done
+    assert_equal(update_of(trainer), big_batch(model, rows))
+    known = hf.exact_accumulation(trainer)
+    assert (known.mended, known.factor) == (name != "llama", pytest.approx(head.factor))
+    assert ("get_batch_samples" in vars(trainer)) == known.mended
+
+
+def test_twice_mends_once(tmp_path: Path) -> None:
+    """A second call returns the first one's report, and the update stays that of the big batch."""
+    model, rows = model_of(HEADS["bert"].build), HEADS["bert"].rows()[:8]
+    trainer = trainer_of(
+        copy.deepcopy(model), rows, tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4
+    )
+    assert hf.exact_accumulation(trainer) is hf.exact_accumulation(trainer)
+    assert_equal(update_of(trainer), big_batch(model, rows))
+
+
+def test_several_gpus_in_one_process_are_refused(tmp_path: Path) -> None:
+    """DataParallel hides what each GPU counts, and the sentence names the launcher that does not."""
+    trainer = trainer_of(model_of(HEADS["bert"].build), heads.causal(), tmp_path, gradient_accumulation_steps=4)
+    trainer.args._n_gpu = 2
+    report = hf.exact_accumulation(trainer)
+    assert not report.mended
+    assert "accelerate launch" in report.found
+
+
+def test_a_trial_keeps_no_notes(tmp_path: Path) -> None:
+    """What a compute_loss of the user writes down during the trial is taken back."""
+    trainer = trainer_of(
+        model_of(HEADS["llama"].build), heads.causal(), tmp_path, kind=Own, gradient_accumulation_steps=2
+    )
+    notes = trainer.notes
+    hf.exact_accumulation(trainer)
+    assert (trainer.notes is notes, notes, trainer.calls) == (True, [], 0)
