@@ -94,17 +94,8 @@ def _train(trainer: Trainer, model: nn.Module, watch: Watch, rows: Rows) -> Seen
         if trainer.args.eval_accumulation_steps:
             trainer.evaluate(rows)
     seen.losses = list(losses.values())
-    loader = trainer.callback_handler.train_dataloader
-    seen.facts |= {"workers": loader.num_workers, "pinned": loader.pin_memory}
     seen.report = str(getattr(trainer, "accumulation", ""))
-    _dismiss(loader)
     return seen
-
-
-def _dismiss(loader: Any) -> None:
-    """End a loader's workers now: the garbage collector, which may find them first, waits 5 s for each."""
-    if getattr(loader, "_iterator", None) is not None:
-        loader._iterator._shutdown_workers()
 
 
 def _our_loop(plan: Plan, model: Any, rows: Any, collate: Any) -> list[float]:
@@ -130,7 +121,6 @@ def _our_loop(plan: Plan, model: Any, rows: Any, collate: Any) -> list[float]:
         schedule.step()
         optimizer.zero_grad()
         losses.append(float(window.loss))
-    _dismiss(loader)
     return losses
 
 

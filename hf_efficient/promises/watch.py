@@ -96,6 +96,7 @@ class Watch:
             for handle in handles:
                 stack.callback(handle.remove)
             stack.enter_context(self._clipping())
+            stack.enter_context(self._loading())
             yield self.seen
         self._conclude(graphs() - before)
 
@@ -174,6 +175,26 @@ class Watch:
             return norm
 
         return mock.patch.object(torch.nn.utils, "clip_grad_norm_", noted)
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        """Note how loaders load, and end their workers: the garbage collector, if it is first, waits 5 s for each."""
+        from torch.utils.data import DataLoader
+
+        loaders: list[Any] = []
+        iterate = DataLoader.__iter__
+
+        def noted(loader: Any) -> Any:
+            loaders.append(loader)
+            self._most("workers", loader.num_workers)
+            self._most("pinned", int(loader.pin_memory))
+            return iterate(loader)
+
+        with mock.patch.object(DataLoader, "__iter__", noted):
+            yield
+        for loader in loaders:
+            if getattr(loader, "_iterator", None) is not None:
+                loader._iterator._shutdown_workers()
 
     def _conclude(self, graphs: int) -> None:
         facts, forwards = self.seen.facts, sum(update.forwards for update in self.seen.updates)

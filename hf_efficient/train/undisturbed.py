@@ -32,8 +32,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     if "_original_forward" in vars(model):
         model.forward = model._original_forward  # type: ignore[assignment]
     model.eval()
-    for module in training_batch_norms(modes):
-        module.training = True
+    for module in (*training_batch_norms(modes), *_repacked(modes)):
+        module.training = modes[module]
     try:
         with torch.no_grad(), random_numbers_kept():
             yield
@@ -52,6 +52,11 @@ def training_batch_norms(modes: dict[nn.Module, bool]) -> list[nn.Module]:
     from torch.nn.modules.batchnorm import _BatchNorm
 
     return [module for module, training in modes.items() if training and isinstance(module, _BatchNorm)]
+
+
+def _repacked(modes: dict[nn.Module, bool]) -> list[nn.Module]:
+    """Return bitsandbytes' layers: on a CPU they repack their weights when they evaluate, for good."""
+    return [module for module in modes if type(module).__module__.startswith("bitsandbytes.")]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from doors import DOORS, load, train
-from transformers import AutoTokenizer, set_seed
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 from trl import SFTConfig, SFTTrainer
 
 import hf_efficient as hf
@@ -104,3 +104,22 @@ def test_old_cards_compute_in_float16() -> None:
     assert plan.unmet(old) == []
     assert hf.model_keywords(plan)["quantization_config"].bnb_4bit_compute_dtype == torch.float16
     assert Plan()["model"] == {}
+
+
+def test_evaluating_leaves_the_gradients_right(tmp_path: Path) -> None:
+    """An evaluation before the first update, on a CPU that repacks 4-bit weights for it, changes no gradient."""
+    set_seed(0)
+    sizes = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=128, initializer_range=0.2, **sizes)).save_pretrained(tmp_path)
+    plan, tokens = hf.make_plan("qlora"), torch.arange(3, 67).view(2, 32)
+
+    def gradient(*, evaluated: bool) -> torch.Tensor:
+        set_seed(0)
+        model = LlamaForCausalLM.from_pretrained(tmp_path, **hf.model_keywords(plan))
+        model = hf.add_adapter(plan, model)
+        if evaluated:
+            loss(model, [{"input_ids": row} for row in tokens])
+        model.train()(input_ids=tokens, labels=tokens).loss.backward()
+        return torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.requires_grad])
+
+    assert torch.equal(gradient(evaluated=True), gradient(evaluated=False))
