@@ -18,7 +18,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import hf_efficient as hf
-from hf_efficient.train.items import label_items, shifts_labels
+from hf_efficient.emit.head import shifts_labels
+from hf_efficient.train.items import label_items
 
 Rows = list[dict[str, Any]]
 LABELS = torch.tensor([[-100, 5, 6, 7], [5, -100, -100, -100], [5, 6, -100, 7]])

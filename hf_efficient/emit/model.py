@@ -6,6 +6,7 @@ import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hf_efficient.emit.head import require_head
 from hf_efficient.emit.launcher import PRECISION
 from hf_efficient.plan import Plan
 from hf_efficient.wording import unknown
@@ -69,10 +70,11 @@ def add_adapter(plan: Plan, model: M, **yours: Any) -> M:
     rounding. SFTTrainer puts an adapter on 4-bit weights back into bf16 when it is built: call
     `add_adapter(plan, trainer.model)` after it, which keeps the adapter that is there.
 
-    Raises ValueError for a model that is not loaded in 4 bits as the plan says, one whose adapter is another than the
-    plan's or not trainable, layers trained as a whole beside 16-bit weights without bf16 or fp16, and a field that
+    Raises ValueError for a model with a head that a trick of the plan is not made for, one that is not loaded in 4 bits
+    as the plan says, one whose adapter is another than the plan's or not trainable, layers trained as a whole beside 16-bit weights without bf16 or fp16, and a field that
     LoraConfig has not.
     """
+    require_head(plan, model)
     config = peft_config(plan, model, **yours)
     if config is None:
         return model

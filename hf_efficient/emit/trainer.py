@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.fields import complete, sft_complete, sft_remarks
+from hf_efficient.emit.head import require_head
 from hf_efficient.emit.here import require, training_machine, without_accelerator
 from hf_efficient.emit.launcher import agree_with_launcher, cpu_author, launched_processes, take_launchers_precision
 from hf_efficient.emit.loader import unpin
@@ -27,21 +28,27 @@ A = TypeVar("A", bound="TrainingArguments")
 
 
 @overload
-def training_arguments(plan: Plan, args_class: None = None, **yours: Any) -> TrainingArguments: ...
+def training_arguments(
+    plan: Plan, args_class: None = None, *, model: Any = None, **yours: Any
+) -> TrainingArguments: ...
 @overload
-def training_arguments(plan: Plan, args_class: type[A], **yours: Any) -> A: ...
-def training_arguments(plan: Plan, args_class: Any = None, **yours: Any) -> Any:
+def training_arguments(plan: Plan, args_class: type[A], *, model: Any = None, **yours: Any) -> A: ...
+def training_arguments(plan: Plan, args_class: Any = None, *, model: Any = None, **yours: Any) -> Any:
     """Build the arguments of `plan` and yours, which win. Build them before the model: ZeRO-3 shards while it loads.
 
     `args_class` is TrainingArguments, SFTConfig or any subclass; SFTConfig's own defaults for what a trick can set are
     put back to those of TrainingArguments, so that both classes train alike (at TRL's learning rate, unless you give
     one), and its `model_init_kwargs` load a model
     that SFTTrainer is given by name as the plan says (pass `model_init_kwargs=None` with a model of your own).
+    `model`, a module or a model's class, is only looked at: a trick that is not made for its head is refused.
 
     Raises ValueError in one sentence for a field that the class has not, for needs of the plan that this machine does
     not meet, and for an effective batch that cannot be exact; Conflict when you and the plan cannot both be right.
     """
     args_class = args_class or _stock()
+    if model is not None:
+        require_plan(plan)
+        require_head(plan, model)
     settled = settle(plan, args_class, yours)
     for remark in sft_remarks(settled) if _is_sft(args_class) else ():
         warnings.warn(remark, stacklevel=2)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from hf_efficient.emit.head import shifts_labels
 from hf_efficient.plan import Plan
 from hf_efficient.promises.apart import apart
 from hf_efficient.promises.batches import collate
@@ -16,7 +17,6 @@ from hf_efficient.promises.rows import made_rows
 from hf_efficient.promises.subject import Collate, Subject
 from hf_efficient.promises.tiny import head_class, load, load_config, tiny_folder
 from hf_efficient.train.collator import make_collator
-from hf_efficient.train.items import shifts_labels
 from hf_efficient.train.text import load_texts, token_rows
 from hf_efficient.wording import one_sentence
 

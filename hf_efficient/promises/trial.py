@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.merge import make_plan
@@ -16,7 +16,9 @@ from hf_efficient.promises.measure import measure
 from hf_efficient.promises.reference import Plain, other_attention, plain_updates, textbook_changes
 from hf_efficient.promises.subject import Subject, reference_plan
 from hf_efficient.promises.watch import Seen
-from hf_efficient.train.items import shifts_labels
+
+if TYPE_CHECKING:
+    from torch import nn
 
 UPDATE = 8
 """Samples of an update where the plan does not say."""
@@ -68,10 +70,10 @@ class Trial:
             return self.subject.drops()
 
     @cached_property
-    def causal(self) -> bool:
-        """Say whether the model is a causal language model."""
+    def head(self) -> nn.Module:
+        """Return the model, to be looked at."""
         with apart():
-            return shifts_labels(self.subject.load())
+            return self.subject.load()
 
     def base(self, plan: Plan, effective: int, *, dropout: bool) -> Seen:
         """Return the run through the door that `plan` is held against: without its tricks, in batches of `effective`.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from hf_efficient.emit.head import require_head
 from hf_efficient.emit.here import training_machine
 from hf_efficient.machine import Machine
 from hf_efficient.merge import make_plan
@@ -58,7 +59,6 @@ def verify(
 
 def verdicts(plan: Plan, trial: Trial, machine: Machine) -> Iterator[Verdict]:
     """Yield the verdicts of a plan on a subject that is there already, one by one."""
-    causal = trial.causal
     nothing = judge(NOTHING, Plan(), trial)
     if nothing.why.startswith(STOPS):
         raise ValueError(
@@ -69,7 +69,7 @@ def verdicts(plan: Plan, trial: Trial, machine: Machine) -> Iterator[Verdict]:
     able: list[Trick] = []
     for trick in plan.tricks:
         solo = make_plan(trick)
-        if excuse := _excuse(trick, solo, machine, causal=causal):
+        if excuse := _excuse(trick, solo, machine, trial):
             yield excuse
         else:
             able.append(trick)
@@ -92,11 +92,12 @@ def _whole(plan: Plan, able: Sequence[Trick], trial: Trial) -> Verdict:
     return Verdict(**found.row() | {"why": f"{found.why}; tried without {names}"})
 
 
-def _excuse(trick: Trick, plan: Plan, machine: Machine, *, causal: bool) -> Verdict | None:
+def _excuse(trick: Trick, plan: Plan, machine: Machine, trial: Trial) -> Verdict | None:
     """Return the verdict of a trick that cannot be tried: not made for this head, or not for this machine."""
-    if "causal_lm" in trick.heads and not causal:
-        why = f"{trick.name} is made for causal language models"
-        return Verdict(trick.name, trick.numerics, "does not apply", why=why, fix="leave it out")
+    try:
+        require_head(plan, trial.head)
+    except ValueError as error:
+        return Verdict(trick.name, trick.numerics, "does not apply", why=str(error).rstrip("."))
     if unmet := plan.unmet(machine):
         return Verdict(trick.name, trick.numerics, "not exercised here", why=unmet[0])
     if plan.engine != "NO":

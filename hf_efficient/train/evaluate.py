@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from hf_efficient.emit.head import shifts_labels
 from hf_efficient.train.batches import row_count, sliced
-from hf_efficient.train.items import IGNORED, Batch, counters, shifts_labels
+from hf_efficient.train.items import IGNORED, Batch, counters
 from hf_efficient.train.own_loss import loss_in, own_loss
 from hf_efficient.train.probe import Verdict, probe
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
 Batch = Mapping[str, Any]
 IGNORED = -100
@@ -79,22 +78,3 @@ def label_items(batch: Batch, *, shifted: bool) -> torch.Tensor:
     if "shift_labels" in batch:
         return Counter("shift_labels", "labels")(batch)
     return Counter("labels", "shifted labels" if shifted else "labels")(batch)
-
-
-def shifts_labels(model: nn.Module) -> bool:
-    """Say whether the loss of `model` predicts each token from those before it, so that no row's first counts."""
-    model = getattr(model, "get_base_model", lambda: model)()  # an adapter's wrapper has no name of its own
-    from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    loss_type = getattr(model, "loss_type", None)
-    # GPT-2 and a few other old classes name no loss; transformers then takes the causal one.
-    causal = LOSS_MAPPING.get(loss_type) is ForCausalLMLoss or (
-        loss_type not in LOSS_MAPPING and not _names(model).isdisjoint(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    )
-    return causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-
-
-def _names(model: nn.Module) -> set[str]:
-    """Return the names of the model's class and of those that it derives from."""
-    return {kind.__name__ for kind in type(model).__mro__}

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+from hf_efficient.emit.head import shifts_labels
 from hf_efficient.plan import Plan
-from hf_efficient.train.items import shifts_labels
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hf_efficient.emit.head import shifts_labels
 from hf_efficient.train.batches import copied, try_batches
-from hf_efficient.train.items import IGNORED, Batch, Counter, counters, shifts_labels
+from hf_efficient.train.items import IGNORED, Batch, Counter, counters
 from hf_efficient.train.undisturbed import random_numbers_kept, training_batch_norms, undisturbed
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from hf_efficient.train.items import Batch, Counter, counters, shifts_labels
+from hf_efficient.emit.head import shifts_labels
+from hf_efficient.train.items import Batch, Counter, counters
 from hf_efficient.train.mend import items_of_window
 from hf_efficient.train.own_loss import OwnLoss, own_loss
 from hf_efficient.train.probe import Verdict, probe
