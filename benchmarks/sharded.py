@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -29,7 +28,7 @@ import hf_efficient as hf
 from hf_efficient.plan import Plan
 from hf_efficient.promises.heads import HEADS
 from hf_efficient.promises.judge import EXACT, Verdict
-from hf_efficient.promises.measure import measure
+from hf_efficient.promises.measure import Measured, measure
 from hf_efficient.promises.reference import Plain
 from hf_efficient.promises.samples import tiny_subject
 from hf_efficient.promises.watch import Seen, Update
@@ -48,16 +47,22 @@ KEPT = ("name", "promise", "verdict", "loss_diff", "gradient_diff", "norm_ratio"
 
 
 class Arm(NamedTuple):
-    """One launch: a head and a sharding trick, or none for plain data parallelism; `exact` calls exact_accumulation."""
+    """One launch: a head and a sharding trick, or none for plain data parallelism.
+
+    `exact` calls exact_accumulation; `layers` names the classes that FSDP shards one by one, where the model's own list
+    of them cannot be taken.
+    """
 
     head: str
     trick: str = ""
     exact: bool = True
+    layers: str = ""
 
     @property
     def name(self) -> str:
         """Return what the table calls it."""
-        return (self.trick or "data parallelism") + ("" if self.exact else " without exact_accumulation")
+        name = (self.trick or "data parallelism") + (" with its layers named" if self.layers else "")
+        return name + ("" if self.exact else " without exact_accumulation")
 
     @property
     def plan(self) -> Plan:
@@ -66,9 +71,18 @@ class Arm(NamedTuple):
 
 
 TRICKS = ("zero(1)", "zero(2)", "zero(3)", "fsdp", "")
-ARMS = tuple(
-    arm for head in ("llama", "roberta") for arm in (*(Arm(head, trick) for trick in TRICKS), Arm(head, exact=False))
+ARMS = (
+    *(Arm(head, trick) for head in ("llama", "roberta") for trick in TRICKS),
+    Arm("roberta", "fsdp", layers="RobertaLayer"),
+    *(Arm(head, exact=False) for head in ("llama", "roberta")),
 )
+KNOWN = {
+    "value was None when it should not be": (
+        "accelerate shards the input embeddings again inside the embeddings that the model lists among its layers",
+        "name the layers: fsdp_transformer_layer_cls_to_wrap: RobertaLayer below fsdp_config of the launch YAML",
+    ),
+}
+"""Part of an error -> what it means, and the remedy that was seen to help."""
 
 
 def run(arms: Sequence[Arm] = ARMS) -> list[dict[str, Any]]:
@@ -83,7 +97,9 @@ def _row(arm: Arm) -> dict[str, Any]:
             ranks = _launch(arm, Path(folder))
             engine, verdict = _engine(ranks[0]["facts"]), _judge(arm, ranks)
     except Exception as error:  # whatever a launch can end with, the others go on
-        verdict = Verdict(arm.name, "exact", "broken", why=one_sentence(error)[:300], fix="leave it out")
+        text = one_sentence(error)[:300]
+        why, fix = next((known for mark, known in KNOWN.items() if mark in text), (text, "leave it out"))
+        verdict = Verdict(arm.name, "exact", "broken", why=f"training stops: {why}", fix=fix)
     print(f"{arm.head} {arm.name}: {verdict.verdict}, {time.monotonic() - start:.0f} s", file=sys.stderr)
     kept = {key: value for key, value in verdict.row().items() if key in KEPT}
     return {"head": arm.head, **kept, "engine": engine, "processes": PROCESSES}
@@ -100,11 +116,10 @@ def _launch(arm: Arm, folder: Path) -> list[dict[str, Any]]:
 
     (folder / "launch.yaml").write_text(emit(arm.plan, "accelerate", Options(processes=PROCESSES)))
     launcher = ["-m", "accelerate.commands.launch", "--config_file", str(folder / "launch.yaml")]
+    launcher += ["--fsdp_transformer_layer_cls_to_wrap", arm.layers] if arm.layers else []
     command = [sys.executable, *launcher, "--main_process_port", "0", str(WORKER), json.dumps(arm), str(folder)]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, env=_environment(arm, folder), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = subprocess.Popen(command, env=_environment(arm, folder), stdout=log, stderr=subprocess.STDOUT)
         try:
             code = process.wait(LIMIT)
         except subprocess.TimeoutExpired:
@@ -127,15 +142,20 @@ def _environment(arm: Arm, folder: Path) -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the launcher and all that it started, whether or not it has ended itself."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """End a launcher that still runs, with its workers, which have sessions of their own."""
+    import psutil
+
+    if process.poll() is not None:
+        return
+    for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            one.kill()
     process.wait()
 
 
 def _judge(arm: Arm, ranks: Sequence[dict[str, Any]]) -> Verdict:
     """Compare each process's updates with torch's from the same weights, and the engine with what the trick asks."""
-    worst = max((_measured(arm, seen) for seen in ranks), key=lambda measured: measured.gradient_diff or 0.0)
+    worst = max((_measured(arm, seen) for seen in ranks), key=_badness)
     distance, ratio = worst.gradient_diff, worst.norm_ratio
     known = {"loss_diff": worst.loss_diff, "gradient_diff": distance, "norm_ratio": ratio}
     off = not worst.finite or distance is None or ratio is None or not distance <= EXACT or not abs(ratio - 1) <= EXACT
@@ -151,7 +171,11 @@ def _judge(arm: Arm, ranks: Sequence[dict[str, Any]]) -> Verdict:
     return Verdict(arm.name, "exact", "exact", **known, why=why + (f"; {SHIMS}" if arm.trick == "fsdp" else ""))
 
 
-def _measured(arm: Arm, seen: dict[str, Any]) -> Any:
+def _badness(measured: Measured) -> float:
+    return measured.gradient_diff if measured.finite and measured.gradient_diff is not None else float("inf")
+
+
+def _measured(arm: Arm, seen: dict[str, Any]) -> Measured:
     window, plain = PROCESSES * STEPS * PER_DEVICE, []
     with tiny_subject(HEADS[arm.head](), arm.head, ROWS) as subject:
         model: Any = subject.model(Plan(), dropout=False)
