@@ -30,6 +30,14 @@ def test_zero_2_keeps_its_promise_on_two_processes(sharded: Any, exact: bool, ve
     assert row["engine"] == "DeepSpeedEngine, stage 2, 1.00 of weights, 0.50 of optimizer"
 
 
+@pytest.mark.slow
+def test_fsdp_keeps_its_promise_where_the_layers_are_named(sharded: Any) -> None:
+    """RoBERTa lists its embeddings among its layers, which accelerate cannot shard; named layers make it exact."""
+    (row,) = sharded.run([sharded.Arm("roberta", "fsdp", layers="RobertaLayer")])
+    assert row["verdict"] == "exact", row
+    assert row["engine"] == "FSDP2 DTensor, 0.50 of weights, 0.50 of optimizer"
+
+
 @pytest.mark.parametrize(
     ("trick", "facts", "right"),
     [
