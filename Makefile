@@ -1,7 +1,8 @@
 # make run       sets up .venv and trains a small model; ARGS="--model ... --data ..." trains yours
 # make test      sets up .venv and passes the tests (under 10 minutes on 2 cores)
 # make test-fast one process, no launches (under a minute);  make test-all everything
-# make lint      ruff and mypy;  make generate  rebuild generated files;  make bench-startup  start-up times
+# make lint      ruff and mypy;  make generate  rebuild generated files;  make bench-startup  start-up times;
+#                make bench-sharded  ZeRO, FSDP2 and DDP on two processes against one (4 minutes)
 # make promises  every trick on every head (under 20 minutes), into docs/measured/promises.json and docs/promises.md
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 LAUNCH := accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 
-.PHONY: run test test-fast test-rest test-all lint generate promises bench-startup clean
+.PHONY: run test test-fast test-rest test-all lint generate promises bench-startup bench-sharded clean
 
 run: $(VENV)/.base
 	$(LAUNCH) recipes/causal_lm.py $(ARGS)
@@ -40,6 +41,9 @@ promises: $(VENV)/.test
 
 bench-startup: $(VENV)/.base
 	python benchmarks/startup.py
+
+bench-sharded: $(VENV)/.test
+	python benchmarks/sharded.py
 
 # torch goes first and pinned: what asks for "any torch" would bring gigabytes of another one.
 $(VENV)/.base: pyproject.toml constraints.txt

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hf_efficient.emit.head import shifts_labels
 from hf_efficient.train.batches import copied, try_batches
 from hf_efficient.train.items import IGNORED, Batch, Counter, counters
 from hf_efficient.train.undisturbed import random_numbers_kept, training_batch_norms, undisturbed
+from hf_efficient.wording import one_sentence
 
 if TYPE_CHECKING:
     import torch
@@ -65,8 +66,12 @@ def probe(subject: Subject, batches: Sequence[Batch]) -> Verdict:
         return Verdict(untried="its batches hold no tensor that could be counted")
     norms = bool(training_batch_norms({module: module.training for module in subject.model.modules()}))
     with undisturbed(subject.model):
-        evidence = subject.agree(_Trial(subject, found, batches).evidence())
-    return _verdict(evidence, found, norms=norms, noise=_noise(subject.model))
+        trial = _Trial(subject, found, batches)
+        evidence = subject.agree(trial.evidence())
+    verdict = _verdict(evidence, found, norms=norms, noise=_noise(subject.model))
+    # Sharded weights stay half prepared after an error, and the training then stops with another one.
+    failed = verdict.untried and verdict.counter is None and trial.error
+    return replace(verdict, untried=f"{verdict.untried}: {trial.error}") if failed else verdict
 
 
 class _Trial:
@@ -75,6 +80,7 @@ class _Trial:
     def __init__(self, subject: Subject, found: list[Counter], batches: Sequence[Batch]) -> None:
         self.subject, self.found = subject, found
         self.whole, self.parts = try_batches(batches, found[0])
+        self.error = ""
 
     def evidence(self) -> list[float]:
         """Return numbers of which the largest of all processes counts; inf where something cannot be tried."""
@@ -109,7 +115,8 @@ class _Trial:
                 np.random.seed(seed)
                 torch.manual_seed(seed)
                 return float(self.subject.loss_of(copied(batch), items))
-        except Exception:  # a user's loss may fail in any way without the number of items, or on a part
+        except Exception as error:  # a user's loss may fail in any way without the number of items, or on a part
+            self.error = self.error or one_sentence(error)[:300]
             return math.nan
 
     def _mean_error(self, counter: Counter, mean: float, means: list[float]) -> float:

@@ -102,6 +102,8 @@ def _loss_scale(trainer: Trainer, batches: Sequence[Batch]) -> float:
             with unscaled(trainer):
                 ratio = scaled / float(loss_of(batch, items))
         except Exception:  # the probe says that the loss cannot be computed
+            if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+                raise  # weights that are half prepared would stop the training with an error of their own
             ratio = 1.0
     agreed = agreement(trainer.accelerator)([ratio])[0]
     return float(round(agreed)) if math.isfinite(agreed) else 1.0

@@ -21,6 +21,11 @@ def fsdp(reshard_after_forward: bool = True, offload: bool = False) -> Trick:
     optimizer of bitsandbytes: they cannot update sharded weights, and zero can use them. With gradient accumulation
     each GPU keeps whole gradients between the micro-batches of an update.
 
+    With accelerate 1.15, encoders that list their embeddings among their layers (BERT, RoBERTa, ModernBERT, ViT) stop
+    before the first step until the layers are named: `fsdp_transformer_layer_cls_to_wrap: RobertaLayer` below
+    `fsdp_config` of the launch YAML. T5 and BERT with its masked-token head, which tie more than input to output
+    embeddings, stop in any case: zero trains them.
+
     Activation checkpointing becomes FSDP's own, since the model's would gather the weights once more. Under bf16 or
     fp16 the shards are fp32, and the copies that are gathered and the gradients that are exchanged have 16 bits. One
     process of a machine reads the checkpoint, and saving writes whole weights.
