@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from hf_efficient.train.first_rows import first_batch
 from hf_efficient.train.items import Batch
 from hf_efficient.train.mend import mend
-from hf_efficient.train.probe import Verdict
+from hf_efficient.train.probe import LossKind
 from hf_efficient.train.stock import Stock, try_trainer
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _settle(trainer: Trainer, batches: list[Batch]) -> Accumulation:
     return _told(trainer, Accumulation(found, done, mended=True, factor=stock.factor))
 
 
-def _fault(verdict: Verdict, stock: Stock) -> str:
+def _fault(verdict: LossKind, stock: Stock) -> str:
     """Say what the stock Trainer does with this loss."""
     means = "takes the mean of the micro-batches' means, whatever their items"
     if abs(stock.factor - 1) <= 1e-6:

@@ -9,7 +9,7 @@ from hf_efficient.emit.head import shifts_labels
 from hf_efficient.train.batches import row_count, sliced
 from hf_efficient.train.items import IGNORED, Batch, counters
 from hf_efficient.train.own_loss import loss_in, own_loss
-from hf_efficient.train.probe import Verdict, probe
+from hf_efficient.train.probe import LossKind, probe
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ def mean_label_loss(model: nn.Module, loader: Iterable[Batch], accelerator: Acce
     return float(loss / items) if items else float("nan")
 
 
-def _loss_and_items(model: nn.Module, batch: Batch, *, verdict: Verdict) -> tuple[torch.Tensor, torch.Tensor]:
+def _loss_and_items(model: nn.Module, batch: Batch, *, verdict: LossKind) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the mean loss of one batch, and over how many items."""
     counter = verdict.counter or counters(batch, names=(), shifted=shifts_labels(model))[0]
     items = counter(batch)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.train.items import Batch, Counter
-from hf_efficient.train.probe import Verdict
+from hf_efficient.train.probe import LossKind
 from hf_efficient.train.stock import unscaled
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def items_of_window(batches: list[Batch], accelerator: Accelerator, *, counter: 
     return total.clamp(min=1)
 
 
-def mend(trainer: Trainer, verdict: Verdict, *, loss_scale: float) -> None:
+def mend(trainer: Trainer, verdict: LossKind, *, loss_scale: float) -> None:
     """Exchange `get_batch_samples` and `compute_loss` of `trainer`, so that each micro-batch counts by its items."""
     counter, collect, original = verdict.counter, trainer.get_batch_samples, trainer.compute_loss
     assert counter is not None

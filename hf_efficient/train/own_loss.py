@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.train.items import Batch
-from hf_efficient.train.probe import Subject
+from hf_efficient.train.probe import TriedLoss
 from hf_efficient.train.stock import agreement
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def own_loss(model: nn.Module, accelerator: Accelerator) -> Subject:
+def own_loss(model: nn.Module, accelerator: Accelerator) -> TriedLoss:
     """Return the loss of `model(**batch)` for `probe`; the model is the one without wrappers."""
     import torch
     from transformers.utils.generic import find_labels
@@ -32,7 +32,7 @@ def own_loss(model: nn.Module, accelerator: Accelerator) -> Subject:
         return loss.detach()
 
     inner = getattr(model, "get_base_model", lambda: model)()
-    return Subject(loss_of, model, names=find_labels(type(inner)), agree=agreement(accelerator))
+    return TriedLoss(loss_of, model, names=find_labels(type(inner)), agree=agreement(accelerator))
 
 
 class OwnLoss:

@@ -28,7 +28,7 @@ FACTOR = 1024
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LossKind:
     """What a loss was found to be.
 
     `divides` says that it is its sum over items divided by num_items_in_batch, else it drops that number; `has_mean`
@@ -45,7 +45,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Subject:
+class TriedLoss:
     """A loss and its model, with what is known of them before they are tried; `sees_items` if it gets the number."""
 
     loss_of: LossOf
@@ -55,7 +55,7 @@ class Subject:
     agree: Agree = field(default=lambda numbers: numbers)
 
 
-def probe(subject: Subject, batches: Sequence[Batch]) -> Verdict:
+def probe(subject: TriedLoss, batches: Sequence[Batch]) -> LossKind:
     """Return what the loss is, after some forward passes over `batches` that leave no trace.
 
     All processes have to call it together, and come to the same verdict.
@@ -63,7 +63,7 @@ def probe(subject: Subject, batches: Sequence[Batch]) -> Verdict:
     found = counters(batches[0], names=subject.names, shifted=shifts_labels(subject.model))
     # Tensors and lists that differ between processes would make them wait for each other for ever.
     if not found:
-        return Verdict(untried="its batches hold no tensor that could be counted")
+        return LossKind(untried="its batches hold no tensor that could be counted")
     norms = bool(training_batch_norms({module: module.training for module in subject.model.modules()}))
     with undisturbed(subject.model):
         trial = _Trial(subject, found, batches)
@@ -77,7 +77,7 @@ def probe(subject: Subject, batches: Sequence[Batch]) -> Verdict:
 class _Trial:
     """The forward passes of one process."""
 
-    def __init__(self, subject: Subject, found: list[Counter], batches: Sequence[Batch]) -> None:
+    def __init__(self, subject: TriedLoss, found: list[Counter], batches: Sequence[Batch]) -> None:
         self.subject, self.found = subject, found
         self.whole, self.parts = try_batches(batches, found[0])
         self.error = ""
@@ -171,31 +171,31 @@ class _Trial:
         return 1.0 + (self.loss({**self.whole, key: changed}, given) != before)
 
 
-def _verdict(evidence: list[float], found: list[Counter], *, norms: bool, noise: float) -> Verdict:
+def _verdict(evidence: list[float], found: list[Counter], *, norms: bool, noise: float) -> LossKind:
     """Judge by the errors that all processes agree on."""
     divided, dropped, no_mean, chance, no_parts, first, as_sum, additive, *errors = evidence
     means, counts = errors[: len(found)], errors[len(found) :]
     divides, has_mean = divided <= 1e-4, not no_mean
     likely = [counter for counter in found if not (first and counter.how == ("labels", "shifted labels")[first > 1.5])]
     if math.isinf(divided) and not has_mean:
-        return Verdict(untried="its loss could not be computed on a first batch without gradients", has_mean=has_mean)
+        return LossKind(untried="its loss could not be computed on a first batch without gradients", has_mean=has_mean)
     # A model that refuses the number is one that drops it.
     if not divides and dropped > 1e-4 and math.isfinite(dropped):
         share = "a part of its loss is not divided by num_items_in_batch, so that it counts once per micro-batch"
-        return Verdict(problem=share, part=True, has_mean=has_mean)
+        return LossKind(problem=share, part=True, has_mean=has_mean)
     if chance > noise:
-        return Verdict(likely[0], divides, has_mean, untried="its loss is random even without dropout")
+        return LossKind(likely[0], divides, has_mean, untried="its loss is random even without dropout")
     if no_parts and not (divides and has_mean):
-        return Verdict(likely[0], divides, has_mean, untried="its batches cannot be divided")
+        return LossKind(likely[0], divides, has_mean, untried="its batches cannot be divided")
     if divides and additive <= noise and as_sum <= noise:
-        return Verdict(likely[0], divides, has_mean=False)  # without the number of items it returns the sum
+        return LossKind(likely[0], divides, has_mean=False)  # without the number of items it returns the sum
     means = [0.0] * len(found) if no_parts or not has_mean else means
     counts = counts if divides and has_mean else [0.0] * len(found)
     fits = [counter for counter, *errors in zip(found, means, counts, strict=True) if max(errors) <= noise]
     fits = [counter for counter in fits if counter in likely]
     if fits and (no_parts or not divides or additive <= noise):
-        return Verdict(fits[0], divides, has_mean)
-    return Verdict(problem=_why(as_sum <= noise, norms), divides=divides, has_mean=has_mean)
+        return LossKind(fits[0], divides, has_mean)
+    return LossKind(problem=_why(as_sum <= noise, norms), divides=divides, has_mean=has_mean)
 
 
 def _why(is_sum: bool, norms: bool) -> str:

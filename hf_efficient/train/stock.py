@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_efficient.train.batches import copied, try_batches
 from hf_efficient.train.items import Batch, counters
-from hf_efficient.train.probe import Agree, Subject, Verdict, probe
+from hf_efficient.train.probe import Agree, LossKind, TriedLoss, probe
 from hf_efficient.train.undisturbed import undisturbed
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Stock(NamedTuple):
     loss_scale: float
 
 
-def try_trainer(trainer: Trainer, batches: Sequence[Batch]) -> tuple[Verdict, Stock]:
+def try_trainer(trainer: Trainer, batches: Sequence[Batch]) -> tuple[LossKind, Stock]:
     """Return what the trainer's loss is, and what the stock Trainer does with it; leaves the trainer as it was."""
     with _kept(trainer):
         batches = [trainer._prepare_inputs(batch) for batch in batches]
@@ -37,7 +37,7 @@ def try_trainer(trainer: Trainer, batches: Sequence[Batch]) -> tuple[Verdict, St
         scale = _loss_scale(trainer, batches) if sees_items else 1.0
         average = trainer.args.average_tokens_across_devices
         with unscaled(trainer):
-            subject = Subject(
+            subject = TriedLoss(
                 loss_of=_loss_of(trainer),
                 model=trainer.accelerator.unwrap_model(trainer.model),
                 sees_items=sees_items,
@@ -110,7 +110,7 @@ def _loss_scale(trainer: Trainer, batches: Sequence[Batch]) -> float:
 
 
 def _stock(
-    trainer: Trainer, verdict: Verdict, batches: Sequence[Batch], *, scale: float | None, average: bool
+    trainer: Trainer, verdict: LossKind, batches: Sequence[Batch], *, scale: float | None, average: bool
 ) -> Stock:
     """Return what stock Trainer does; `scale` is None where it passes no number of items, `average` its own setting."""
     processes, steps = trainer.accelerator.num_processes, trainer.args.gradient_accumulation_steps

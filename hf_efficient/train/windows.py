@@ -13,7 +13,7 @@ from hf_efficient.emit.head import shifts_labels
 from hf_efficient.train.items import Batch, Counter, counters
 from hf_efficient.train.mend import items_of_window
 from hf_efficient.train.own_loss import OwnLoss, own_loss
-from hf_efficient.train.probe import Verdict, probe
+from hf_efficient.train.probe import LossKind, probe
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ class Loop(NamedTuple):
 
     accelerator: Accelerator
     model: nn.Module
-    verdict: Verdict
+    verdict: LossKind
     counter: Counter
     seen: OwnLoss
 
@@ -100,7 +100,7 @@ def windows(loader: Iterable[Batch], accelerator: Accelerator) -> Iterator[Windo
             window = list(islice(batches, accelerator.gradient_accumulation_steps))
 
 
-def _counter(verdict: Verdict, batch: Batch, model: nn.Module) -> Counter:
+def _counter(verdict: LossKind, batch: Batch, model: nn.Module) -> Counter:
     """Return what to count the items by; warn where the windows will not be one big batch, or may not be."""
     name, shifted = type(model).__name__, shifts_labels(model)
     if verdict.problem:

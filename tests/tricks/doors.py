@@ -68,7 +68,8 @@ def watched(run: Run) -> Iterator[None]:
         run.gradients.append(torch.cat(gradients) if gradients else torch.zeros(0))  # DeepSpeed keeps its own
 
     def note_batch(module: nn.Module, args: Any, keywords: dict[str, Any]) -> None:
-        run.batches.append(len(keywords["input_ids"]))
+        if torch.is_grad_enabled():  # `windows` tries the loss first, without gradients
+            run.batches.append(len(keywords["input_ids"]))
 
     hooks = [
         register_optimizer_step_pre_hook(note_update),
@@ -79,6 +80,11 @@ def watched(run: Run) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def learning(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that sees training and not what `windows` tries before, without gradients and in evaluation."""
+    return lambda module, *args: hook(module, *args) if module.training else None
 
 
 def _by_trainer(plan: Plan, run: Run, rows: Sequence[Any], updates: int, rate: float) -> None:

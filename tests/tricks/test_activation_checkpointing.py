@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from doors import DOORS, ONLY_CPU, REFUSE, load, train
+from doors import DOORS, ONLY_CPU, REFUSE, learning, load, train
 
 from hf_efficient import Machine, make_plan
 
@@ -22,7 +22,7 @@ def test_treated_layers_run_twice(door: str, name: str, forwards: list[int], tin
     """A treated layer runs forward twice per update and an untreated one once, always with gradients enabled."""
     model, calls = load(tiny), [[], []]
     for layer, seen in zip(model.model.layers, calls, strict=True):
-        layer.mlp.register_forward_pre_hook(lambda *_, seen=seen: seen.append(torch.is_grad_enabled()))
+        layer.mlp.register_forward_pre_hook(learning(lambda *_, seen=seen: seen.append(torch.is_grad_enabled())))
     train(door, make_plan(name), model, rows, updates=1)
     assert sorted(map(len, calls)) == forwards
     # The reentrant kind runs its first forward without gradients.

@@ -24,12 +24,16 @@ VARIANTS = ["attention('eager')", "attention('flash_attention_2')", "attention('
 def test_the_kernel_is_the_plans(door: str, spelling: str, calls: int, tiny: Path, rows: list[Any]) -> None:
     """Two layers in two updates call torch's fused attention four times under sdpa, and never under eager."""
     plan = make_plan(spelling)
-    model = load(tiny, plan)
-    with patch.object(
-        torch.nn.functional, "scaled_dot_product_attention", wraps=torch.nn.functional.scaled_dot_product_attention
-    ) as fused:
+    model, real, seen = load(tiny, plan), torch.nn.functional.scaled_dot_product_attention, []
+
+    def fused(*args: Any, **keywords: Any) -> torch.Tensor:
+        seen.append(torch.is_grad_enabled())  # `windows` tries the loss first, without gradients
+        return real(*args, **keywords)
+
+    with patch.object(torch.nn.functional, "scaled_dot_product_attention", fused):
         train(door, plan, model, rows)
-    assert fused.call_count == calls
+    assert sum(seen) == calls
+    assert calls or not seen
     assert model.config._attn_implementation == ("sdpa" if calls else "eager")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from doors import DOORS, load, train
+from doors import DOORS, learning, load, train
 
 from hf_efficient import Machine, make_plan
 
@@ -17,7 +17,7 @@ def test_matmuls_run_in_bfloat16(door: str, tiny: Path, rows: list[Any]) -> None
     model, outputs = load(tiny), set()
     for module in model.modules():
         if isinstance(module, torch.nn.Linear):
-            module.register_forward_hook(lambda module, args, output: outputs.add(output.dtype))
+            module.register_forward_hook(learning(lambda module, args, output: outputs.add(output.dtype)))
     run = train(door, make_plan("bf16"), model, rows)
     assert outputs == {torch.bfloat16}
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

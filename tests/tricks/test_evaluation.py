@@ -62,7 +62,8 @@ def test_loop_evaluates_few_rows_at_a_time(tiny: Path, rows: list[Any]) -> None:
     for size in (plan["loop"]["per_device_eval_batch_size"], 64):
         loader = accelerator.prepare(DataLoader(rows, batch_size=size, collate_fn=default_data_collator))
         losses.append(mean_label_loss(model, loader, accelerator))
-    assert seen == {2, 64}
+    assert {2, 64} <= seen  # and the parts of a batch, on which the loss is tried
+    assert max(seen) == 64
     assert torch.tensor(losses[0]).item() == pytest.approx(losses[1], rel=1e-6)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from doors import DOORS, load, train
+from doors import DOORS, learning, load, train
 from torch import nn
 
 from hf_efficient import make_plan, prepare_model
@@ -24,7 +24,7 @@ def embedded(door: str, name: str, tiny: Path, rows: list[Any]) -> list[torch.Te
         noise.append((args[0] - clean).detach())
 
     model.register_forward_pre_hook(lambda _, args, kept: setattr(model, "inputs", kept["input_ids"]), with_kwargs=True)
-    model.model.layers[0].input_layernorm.register_forward_pre_hook(note)
+    model.model.layers[0].input_layernorm.register_forward_pre_hook(learning(note))
     train(door, make_plan(name), model, rows, updates=1)
     return noise
 
