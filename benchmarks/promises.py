@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 
 from hf_efficient.emit.files import write
 from hf_efficient.emit.here import training_machine
-from hf_efficient.merge import make_plan
+from hf_efficient.merge import make_plan, parse
 from hf_efficient.promises.doors import by_trainer
 from hf_efficient.promises.heads import HEADS
 from hf_efficient.promises.samples import tiny_subject
@@ -75,9 +76,9 @@ def matrix(heads: list[str], tricks: list[str]) -> dict[str, Any]:
     start = time.perf_counter()
     with ThreadPoolExecutor(TOGETHER) as pool:
         cells = [cell for found in pool.map(lambda head: in_a_process(head, tricks), heads) for cell in found]
-    launched = {(row["head"], row["name"]): row for row in run()}
+    launched = run()
     for cell in cells:
-        cell |= launched.pop((cell["head"], cell["name"]), {})
+        cell |= next((row | {"name": cell["name"]} for row in launched if _same(row, cell)), {})
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return {
         "command": "make promises",
@@ -88,8 +89,15 @@ def matrix(heads: list[str], tricks: list[str]) -> dict[str, Any]:
         "packages": {name: version(name) for name in PACKAGES},
         "minutes": round((time.perf_counter() - start) / 60, 1),
         "cells": cells,
-        "launched": list(launched.values()),
+        "launched": launched,
     }
+
+
+def _same(row: dict[str, Any], cell: dict[str, Any]) -> bool:
+    """Say whether a launched row is that of a cell, however its trick is spelled."""
+    if row["head"] != cell["head"] or row["name"].partition("(")[0] != cell["name"]:
+        return False
+    return replace(parse(row["name"]), name="") == replace(parse(cell["name"]), name="")
 
 
 def summary(cells: list[dict[str, Any]]) -> str:

@@ -40,8 +40,8 @@ class Trick:
     shows: tuple[str, ...] = ()
     """What of a run is other with it, by the names in `promises.facts.FACTS`; where nothing is, it did nothing."""
     needs: tuple[Need, ...] = ()
-    heads: tuple[Literal["causal_lm"], ...] = ()
-    """The kinds of model that it is made for; empty: any."""
+    heads: tuple[Literal["causal_lm", "texts", "linear_blocks"], ...] = ()
+    """The kinds of model that it is made for, all of them; empty: any."""
 
     trainer: Settings = target("fields of transformers.TrainingArguments")
     sft: Settings = target("fields of trl.SFTConfig that TrainingArguments lacks, or that differ there")

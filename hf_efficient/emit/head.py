@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.plan import Plan
@@ -10,15 +12,48 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+class NotMadeForError(ValueError):
+    """A trick and a model, or its rows, that do not belong together; the message names both."""
+
+
+class NeedsAutocastError(ValueError):
+    """An adapter and a new head whose dtypes fit together under autocast only."""
+
+
 def require_head(plan: Plan, model: Any) -> None:
-    """Raise ValueError where a trick of `plan` is not made for the head of `model`, a module or a model's class."""
+    """Raise NotMadeForError where a trick of `plan` is not made for the head of `model`, a module or its class."""
     name = model.__name__ if isinstance(model, type) else type(_inner(model)).__name__
     for trick in plan.tricks:
-        if "causal_lm" in trick.heads and not shifts_labels(model):
-            raise ValueError(
-                f"{trick.name} is made for causal language models, and {name} is none: leave it out, with "
-                f"`without=({trick.name.partition('(')[0]!r},)`."
-            )
+        for kind in trick.heads:
+            fits, what, lack = KINDS[kind]
+            if not fits(model):
+                raise NotMadeForError(
+                    f"{trick.name} is made for {what}, and {name} {lack}: leave it out, with "
+                    f"`without=({trick.name.partition('(')[0]!r},)`."
+                )
+
+
+def reads_texts(model: Any) -> bool:
+    """Say whether the rows of a model are tokens."""
+    return getattr(_inner(model), "main_input_name", "input_ids") == "input_ids"
+
+
+def has_linear_blocks(model: Any) -> bool:
+    """Say whether the blocks of a module have linear layers; of a class that is not known, and taken for granted."""
+    from torch import nn
+
+    if isinstance(model, type):
+        return True
+    return any(isinstance(module, nn.Linear) and IN_A_BLOCK.search(name) for name, module in model.named_modules())
+
+
+IN_A_BLOCK = re.compile(r"\.\d+\.")
+KINDS: Mapping[str, tuple[Callable[[Any], bool], str, str]] = {
+    "causal_lm": (lambda model: shifts_labels(model), "causal language models", "is none"),
+    "texts": (reads_texts, "models that read tokens", "reads something else"),
+    "linear_blocks": (has_linear_blocks, "models whose blocks have torch's linear layers", "has none there"),
+}
+"""Kind of head -> whether a model is of it, what it is called, and what is said of a model that is not."""
 
 
 def shifts_labels(model: nn.Module | type[nn.Module]) -> bool:

@@ -6,7 +6,7 @@ import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hf_efficient.emit.head import require_head
+from hf_efficient.emit.head import NeedsAutocastError, require_head
 from hf_efficient.emit.launcher import PRECISION
 from hf_efficient.plan import Plan
 from hf_efficient.wording import unknown
@@ -71,8 +71,8 @@ def add_adapter(plan: Plan, model: M, **yours: Any) -> M:
     `add_adapter(plan, trainer.model)` after it, which keeps the adapter that is there.
 
     Raises ValueError for a model with a head that a trick of the plan is not made for, one that is not loaded in 4 bits
-    as the plan says, one whose adapter is another than the plan's or not trainable, layers trained as a whole beside 16-bit weights without bf16 or fp16, and a field that
-    LoraConfig has not.
+    as the plan says, one whose adapter is another than the plan's or not trainable, layers trained as a whole beside
+    16-bit weights without bf16 or fp16, and a field that LoraConfig has not.
     """
     require_head(plan, model)
     config = peft_config(plan, model, **yours)
@@ -82,6 +82,7 @@ def add_adapter(plan: Plan, model: M, **yours: Any) -> M:
 
     _check(plan, model, config)
     _keep_unpacked(model)
+    _dequantize_head(model)
     # DeepSpeed gathers the small weights of a ZeRO-3 model into one buffer of one dtype (TRL issue 6089), and keeps
     # float32 copies itself.
     sharded = any(hasattr(parameter, "ds_id") for parameter in model.parameters())
@@ -128,6 +129,25 @@ def _keep_unpacked(model: nn.Module) -> None:
             module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
 
 
+def _dequantize_head(model: nn.Module) -> None:
+    """Give a new head, which is trained as a whole, float32 weights where loading in 4 bits has rounded them."""
+    from torch import nn
+
+    if hasattr(model, "peft_config") or not getattr(model, "is_loaded_in_4bit", False):
+        return
+    from bitsandbytes.functional import dequantize_4bit
+
+    for head in _new_head(model):
+        for name, layer in list(model.get_submodule(head).named_modules(prefix=head)):
+            if not hasattr(getattr(layer, "weight", None), "quant_state"):
+                continue
+            whole = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, layer.weight.device)
+            whole.weight.data = dequantize_4bit(layer.weight.data, layer.weight.quant_state).float()
+            if layer.bias is not None:
+                whole.bias.data = layer.bias.data.float()
+            model.set_submodule(name, whole)
+
+
 def _about(model: nn.Module) -> dict[str, Any]:
     """Return the fields of LoraConfig that follow from the model: its task and its new head."""
     base = getattr(model, "get_base_model", lambda: model)()
@@ -162,7 +182,7 @@ def _require_one_dtype(plan: Plan, model: nn.Module) -> None:
     autocast = plan["trainer"].get("bf16") or plan["trainer"].get("fp16") or plan["accelerator"].get("mixed_precision")
     asked = os.environ.get(PRECISION, "no") != "no"
     if whole and any(dtype.itemsize == 2 for dtype in frozen) and not (autocast or asked):
-        raise ValueError(
+        raise NeedsAutocastError(
             f"{sorted(whole)[0]} is trained in float32 beside frozen weights in 16 bits, which fit together under "
             "autocast only: add bf16 or fp16 to the plan, or load the model with dtype='float32'."
         )

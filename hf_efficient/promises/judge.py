@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from hf_efficient.emit.head import NeedsAutocastError, NotMadeForError
+from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
 from hf_efficient.promises.facts import FACTS
 from hf_efficient.promises.faults import Case, first_fault
@@ -56,6 +58,13 @@ def judge(name: str, plan: Plan, trial: Trial) -> Verdict:
     try:
         case, base = trial.case(plan, bound=bound, dropout=False)
         dropped = trial.case(plan, bound=bound, dropout=True) if trial.drops else None
+    except NotMadeForError as error:
+        return Verdict(name, promise, "does not apply", why=str(error).rstrip("."))
+    except NeedsAutocastError as error:
+        if plan["trainer"].get("bf16"):
+            return Verdict(name, promise, "broken", why=f"{STOPS}: {error}", fix="leave it out")
+        found = judge(name, make_plan(*plan.tricks, "bf16"), trial)
+        return replace(found, promise=promise, why=f"{found.why}; beside bf16, which it needs here")
     except Exception as error:  # whatever a training can stop with
         return Verdict(name, promise, "broken", why=f"{STOPS}: {one_sentence(error)[:300]}", fix="leave it out")
     return _judged(name, plan, case, base, dropped)
@@ -151,7 +160,7 @@ def _update_fault(plan: Plan, case: Case) -> Any:
 
     distance = case.measured.update_diff
     textbook = all(trick.numerics == "exact" or trick.family != "optimizer" for trick in plan.tricks)
-    if distance is None or distance <= EXACT or not (textbook and case.ours and case.rates):
+    if distance is None or distance <= EXACT + case.measured.rounding or not (textbook and case.ours and case.rates):
         return None
     return Fault(
         f"the optimizer's update is {distance:.2g} off what the textbook makes of the same gradient",

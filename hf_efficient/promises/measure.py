@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+EPS = 2.0**-23
+"""Rounding of float32."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """The worst update of a run: relative distances; None where there is nothing to compare.
@@ -28,6 +32,8 @@ class Measured:
     aslant: float | None = None
     update_diff: float | None = None
     where: tuple[str, ...] = ()
+    rounding: float = 0.0
+    """How far off an update may look, since weights are float32 and it is taken from their difference."""
     finite: bool = True
     worst: int = 0
     """The update that the gradient's distances are of."""
@@ -51,6 +57,7 @@ def measure(seen: Seen, plain: Sequence[Plain], changes: Sequence[Tensor]) -> Me
         norm_ratio=_norm(ours) / max(_norm(theirs), 1e-30),
         aslant=relative(ours / max(_norm(ours), 1e-30), theirs / max(_norm(theirs), 1e-30)),
         update_diff=max((relative(u.change, c) for u, c in zip(seen.updates, changes, strict=False)), default=None),
+        rounding=max((EPS / 2 * seen.size / max(_norm(c), 1e-30) for c in changes), default=0.0),
         where=_where(seen, ours, theirs),
         finite=finite,
         worst=worst,
@@ -79,7 +86,7 @@ def _losses(seen: Seen, plain: Sequence[Plain]) -> float | None:
 def _where(seen: Seen, ours: Tensor, theirs: Tensor) -> tuple[str, ...]:
     """Return the parameters that are farthest off, of those whose gradients are more than rounding."""
     named = list(zip(seen.names, parts(ours, seen), parts(theirs, seen), strict=True))
-    floor = 1.2e-7 * max((_norm(part) for _, _, part in named), default=0.0)
+    floor = EPS * max((_norm(part) for _, _, part in named), default=0.0)
     off = {name: relative(a, b) for name, a, b in named if _norm(b) > floor}
     return tuple(sorted((name for name in off if off[name] > 1e-5), key=lambda name: -off[name])[:3])
 

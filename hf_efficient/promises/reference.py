@@ -37,11 +37,13 @@ def plain_updates(subject: Subject, plan: Plan, *, effective: int, dropout: bool
     import torch
 
     plan = reference_plan(plan).override("model", other_attention(plan), by="verify")
-    model = subject.model(plan, dropout=dropout)
+    model, autocast = subject.model(plan, dropout=dropout), bool(plan["trainer"].get("bf16"))
     collate, found = subject.collator(Plan(), model), []
     for number, start in enumerate(range(0, len(subject.rows), effective)):
         draw_alike(number)
-        loss = model(**collate(subject.rows[start : start + effective])).loss
+        batch = collate(subject.rows[start : start + effective])
+        with torch.autocast(next(model.parameters()).device.type, torch.bfloat16, enabled=autocast):
+            loss = model(**batch).loss
         loss.backward()
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         gradients = {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in trained.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.emit.model import add_adapter, model_keywords
-from hf_efficient.plan import Plan
+from hf_efficient.plan import Plan, Setting
 from hf_efficient.promises.facts import SEED
 
 if TYPE_CHECKING:
@@ -67,4 +67,6 @@ def reference_plan(plan: Plan) -> Plan:
         for setting in plan.settings
         if setting.target == "peft" or (setting.target == "model" and setting.key != "attn_implementation")
     )
-    return Plan(settings=kept)
+    # Beside frozen weights in 16 bits a new head in float32 runs under autocast only.
+    halves = plan["peft"] and plan["model"].get("dtype") != "float32" and plan["trainer"].get("bf16")
+    return Plan(settings=(*kept, *([Setting("trainer", "bf16", True, "verify")] if halves else [])))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from hf_efficient.emit.head import require_head
+from hf_efficient.emit.head import NotMadeForError, require_head
 from hf_efficient.emit.here import training_machine
 from hf_efficient.machine import Machine
 from hf_efficient.merge import make_plan
@@ -96,7 +96,7 @@ def _excuse(trick: Trick, plan: Plan, machine: Machine, trial: Trial) -> Verdict
     """Return the verdict of a trick that cannot be tried: not made for this head, or not for this machine."""
     try:
         require_head(plan, trial.head)
-    except ValueError as error:
+    except NotMadeForError as error:
         return Verdict(trick.name, trick.numerics, "does not apply", why=str(error).rstrip("."))
     if unmet := plan.unmet(machine):
         return Verdict(trick.name, trick.numerics, "not exercised here", why=unmet[0])

@@ -45,6 +45,8 @@ class Seen:
 
     names: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    size: float = 0.0
+    """Norm of the weights that are trained."""
     updates: list[Update] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     clips: list[tuple[float, float]] = field(default_factory=list)
@@ -81,6 +83,7 @@ class Watch:
 
         self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.seen.names, self.seen.sizes = list(self._trained), [p.numel() for p in self._trained.values()]
+        self.seen.size = float(sum(p.detach().double().square().sum() for p in self._trained.values()) ** 0.5)
         self._before = {name: p.detach().clone() for name, p in self._trained.items()}
         forward: Any = self._forward if self.inside else uncompiled(self._forward)
         handles = [

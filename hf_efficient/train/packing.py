@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.emit.head import shifts_labels
+from hf_efficient.emit.head import NotMadeForError, shifts_labels
 from hf_efficient.plan import Plan
 
 if TYPE_CHECKING:
@@ -56,6 +56,10 @@ def _check(dataset: Any, max_length: Any) -> None:
     if "input_ids" not in dataset.column_names:
         found = ", ".join(dataset.column_names) or "none"
         raise ValueError(f"pack needs a column input_ids, and the data have {found}: tokenise them first.")
+    if others := sorted(
+        {"pixel_values", "image_grid_thw", "input_features", "input_values"} & set(dataset.column_names)
+    ):
+        raise NotMadeForError(f"packing lays tokens side by side and would drop {', '.join(others)}: leave it out.")
     first = dataset[0] if len(dataset) else {}
     for name in {"input_ids", "labels"} & first.keys():
         if not hasattr(first[name], "__len__") or (len(first[name]) and hasattr(first[name][0], "__len__")):

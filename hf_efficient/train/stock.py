@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_efficient.train.batches import copied, try_batches
-from hf_efficient.train.items import Batch, counters
+from hf_efficient.train.items import Batch, Counter, counters
 from hf_efficient.train.probe import Agree, LossKind, TriedLoss, probe
 from hf_efficient.train.undisturbed import undisturbed
 
@@ -128,14 +128,19 @@ def _stock(
     factor = (scale / processes if average else 1.0) / divisor
     if verdict.counter is None:
         return Stock(False, factor, "", scale)
-    # With labels ignored here and there, two ways to count differ where whole rows would not show it.
-    tried = [*batches, try_batches(batches, verdict.counter)[0]]
+    # Where labels are ignored here and there, or nowhere, two ways to count differ that agree on these rows.
+    tried = [*batches, try_batches(batches, verdict.counter)[0], _all_labelled(batches[0], verdict.counter)]
     ours = [int(verdict.counter(batch)) for batch in tried]
     theirs = [int(trainer._get_num_items_in_batch([batch], trainer.args.device)) for batch in tried]
     miscounts = agreement(trainer.accelerator)([float(ours != theirs)])[0] > 0
-    factor *= sum(ours[:-1]) / max(sum(theirs[:-1]), 1)
+    factor *= sum(ours[:-2]) / max(sum(theirs[:-2]), 1)
     exact = (processes == 1 or average) and not miscounts and abs(factor - 1) < 1e-7
     return Stock(exact, factor, "", scale)
+
+
+def _all_labelled(batch: Batch, counter: Counter) -> Batch:
+    """Return `batch` with every label valid: it is only counted, and no model sees it."""
+    return {**batch, counter.key: batch[counter.key].new_zeros(batch[counter.key].shape)}
 
 
 @contextmanager

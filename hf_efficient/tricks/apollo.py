@@ -52,6 +52,7 @@ def apollo(
         costs="another training, without weight decay; a package that is not for commercial use",
         numerics="different",
         shows=("optimizer",),
+        heads=("linear_blocks",),
         needs=(APOLLO_TORCH,),
         trainer={"optim": "apollo_adamw", "optim_args": text, "optim_target_modules": BLOCKS},
         optimizer={"name": "apollo_adamw", "args": text, "target_modules": BLOCKS},

@@ -24,6 +24,8 @@ def bf16() -> Trick:
     otherwise train without float32 master weights, where small updates are rounded away. Under zero the engine keeps
     the float32 master copy, computes with bfloat16 weights, and saves those.
 
+    In a mixture of experts a rounded router may pick another expert: the gradient of one update was then 24 eps off.
+
     Published: memory about -7 % (weights stay fp32); speed 2.1 to 2.4 x over strict fp32 on V100 and A100, +6 % over
     tf32.
     """
@@ -33,8 +35,9 @@ def bf16() -> Trick:
         costs="8 instead of 24 significant bits in the matmuls",
         numerics="close",
         shows=("dtypes",),
-        # Measured 2026-11-29: 4.6 eps on a 2-layer Llama after 30 updates (tests/test_promises.py prints it).
-        within=Rounding("bfloat16", 16),
+        # Measured 2026-11-30: 24 eps on a mixture of experts, whose router picks others when it is rounded, and at most
+        # 3 elsewhere (docs/promises.md); 4.6 eps on a Llama after 30 updates (tests/test_promises.py prints it).
+        within=Rounding("bfloat16", 32),
         needs=(AMPERE_OR_CPU,),
         trainer={"bf16": True},
         accelerator={"mixed_precision": "bf16"},

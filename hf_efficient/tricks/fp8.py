@@ -41,6 +41,7 @@ def fp8() -> Trick:
         # Measured 2026-11-30: gradients 0.52 off, 2-layer Llama after 30 updates (tests/test_promises.py); no bound.
         numerics="different",
         shows=("layers",),
+        heads=("linear_blocks",),
         needs=(TORCHAO, ADA_OR_CPU),
         trainer={"bf16": False, "fp16": False},
         insists={"bf16": HARM, "fp16": HARM},

@@ -38,6 +38,7 @@ def galore(
         costs="another training, without weight decay; an SVD per layer now and then",
         numerics="different",
         shows=("optimizer",),
+        heads=("linear_blocks",),
         needs=(Need(package="galore-torch", otherwise="Run `pip install 'hf-efficient[optimizers]'`."),),
         trainer={"optim": "galore_adamw", "optim_args": text, "optim_target_modules": BLOCKS},
         optimizer={"name": "galore_adamw", "args": text, "target_modules": BLOCKS},

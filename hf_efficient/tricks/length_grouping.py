@@ -27,6 +27,7 @@ def length_grouping() -> Trick:
         costs="one pass over the rows at the start, and batches that are less random",
         numerics="different",
         shows=("order",),
+        heads=("texts",),
         trainer={"train_sampling_strategy": "group_by_length"},
         dataloader={"sampler": "group_by_length"},
     )
