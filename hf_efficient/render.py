@@ -90,6 +90,11 @@ def verdicts(data: Mapping[str, Any]) -> None:
             print(f"broken: {row['name']}: {row['why']}. {row['fix'][:1].upper()}{row['fix'][1:]}.")
 
 
+def tell_verdict(verdict: Any) -> None:
+    """Print a verdict on stderr while others are still awaited."""
+    print(f"{verdict.name}: {verdict.verdict}", file=sys.stderr)
+
+
 def distance(value: float | None) -> str:
     """Return a relative distance as a cell shows it; a dash where nothing was compared."""
     return "-" if value is None else "0" if value == 0 else f"{value:.1e}"

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SCRIPTS = dict(re.findall(r"<!-- run: (\S+) -->\n```python\n(.*?)```", README, re.DOTALL))
 OUTPUTS = dict(re.findall(r"<!-- output: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
+VERIFIED = dict(re.findall(r"<!-- verify: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
 TEXTS = [" ".join(f"w{(number * 3 + i) % 100}" for i in range(5 + number)) for number in range(24)]
 
 
@@ -77,6 +78,22 @@ def test_its_outputs_are_real(command: str, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.rstrip() == OUTPUTS[command].rstrip()
 
 
+@pytest.mark.launch
+@pytest.mark.parametrize("command", VERIFIED)
+def test_its_verdicts_are_real(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The verdicts that the README shows are those of the command; distances are this machine's."""
+    from hf_efficient.cli import main
+    from hf_efficient.promises.heads import HEADS
+
+    HEADS["qwen3"]().save_pretrained(tmp_path)
+    assert main(shlex.split(command.replace("Qwen/Qwen3-0.6B", str(tmp_path)))) == 0
+    shown, found = (
+        [re.split(r"  +", line)[:3] for line in text.strip().splitlines()]
+        for text in (VERIFIED[command], capsys.readouterr().out)
+    )
+    assert shown == found
+
+
 def test_every_command_that_it_names_exists() -> None:
     """Every `hf-efficient ...` and `make ...` in the README names a command that there is."""
     from hf_efficient.cli import app
@@ -94,6 +111,7 @@ def test_it_has_the_two_commands_and_no_placeholder() -> None:
     assert "make test " in README
     assert "PLACEHOLDER" not in README
     assert OUTPUTS
+    assert VERIFIED
     assert len(SCRIPTS) == 4
 
 

@@ -28,8 +28,6 @@ from hf_efficient.tricks import catalogue
 
 SLOW = ("compile", "adamw_torchao_8bit", "adamw_torchao_4bit")
 """Tricks that compile for half a minute; `make promises` tries them on every head."""
-BROKEN = {("qwen3-moe-balanced", "gradient_accumulation"): "counts once per micro-batch"}
-"""What no accumulation can keep, and why."""
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +43,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("head", ["gpt2", "qwen3-moe-balanced", "bert", "modernbert", "t5", "smolvlm"])
+@pytest.mark.parametrize("head", ["gpt2", "bert", "smolvlm"])
 def test_every_trick_keeps_its_promise(head: str) -> None:
-    """On a head of each kind no promise is broken but those that no accumulation can keep."""
+    """On a head of each kind no promise is broken, and few tricks show nothing."""
     machine = training_machine()
     with tiny_subject(HEADS[head](), head, 30) as subject:
-        trial = Trial(subject, by_trainer())
+        trial, silent = Trial(subject, by_trainer()), 0
         for name in [name for name in catalogue() if name not in SLOW]:
             nothing, found = verdicts(make_plan(name), trial, machine)
             assert nothing.verdict == "exact"
-            why = BROKEN.get((head, name))
-            assert (found.verdict == "broken") == (why is not None), found
-            assert why is None or why in found.why
+            assert found.verdict != "broken", found
+            silent += found.verdict in ("not exercised here", "does not apply")
+    assert silent <= len(catalogue()) / 3
+
+
+@pytest.mark.parametrize("head", ["qwen3-moe-balanced"])
+def test_what_no_accumulation_can_keep_is_said(head: str) -> None:
+    """The loss that balances experts is no mean over items: accumulation is called broken, and why."""
+    with tiny_subject(HEADS[head](), head, 30) as subject:
+        _, found = verdicts(make_plan("gradient_accumulation"), Trial(subject, by_trainer()), training_machine())
+    assert found.verdict == "broken"
+    assert "counts once per micro-batch" in found.why
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("head", ["gpt2", "roberta", "whisper", "vit"])
+@pytest.mark.parametrize("head", ["gpt2", "roberta", "whisper"])
 def test_a_hand_written_loop_keeps_them_too(head: str) -> None:
     """The loop of the README keeps the promises of what changes the order of its work, whatever the head."""
     with tiny_subject(HEADS[head](), head, 30) as subject:
@@ -71,9 +78,9 @@ def test_a_hand_written_loop_keeps_them_too(head: str) -> None:
     assert found[-1].verdict == "exact"
 
 
-@pytest.mark.launch
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["gpt2", "bert"])
-@pytest.mark.parametrize("name", [name for name in PRESETS if "compile" not in make_plan(name)["accelerator"]])
+@pytest.mark.parametrize("name", PRESETS)
 def test_no_preset_is_blamed(name: str, head: str) -> None:
     """No trick of a preset, nor the whole of it, is called broken."""
     without = ("compile",) if any(trick.name == "compile" for trick in PRESETS[name].tricks) else ()
@@ -111,7 +118,7 @@ def test_what_this_machine_cannot_show_is_not_called_kept(folder: Callable[[str]
 def test_a_pass_with_dropout_is_reported_without_a_verdict_where_samples_are_regrouped(
     folder: Callable[[str], str],
 ) -> None:
-    """Accumulation draws other masks than one batch: far off with dropout, exact without; checkpointing is exact in both."""
+    """Accumulation draws other masks than one batch and is far off with dropout; checkpointing draws the same."""
     _, accumulated, checkpointed, _ = hf.verify(
         "gradient_accumulation(4)", "activation_checkpointing", model=folder("bert")
     )

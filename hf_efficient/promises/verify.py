@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +34,7 @@ def verify(
     trainer: MakeTrainer | None = None,
     loop: Loop | None = None,
     collator: Any = None,
+    tell: Callable[[Verdict], Any] = lambda verdict: None,
 ) -> list[Verdict]:
     """Return a verdict for the training without tricks, for each trick of the plan, and for the whole plan.
 
@@ -43,7 +44,8 @@ def verify(
     each; it is held against one batch per update by torch alone, without dropout and with the model's own.
 
     `trainer` makes your Trainer from the keywords model, args, data_collator and train_dataset; `loop` is your own,
-    `loop(plan, model, rows, collate)`, for one epoch over rows in their order; `collator` takes the place of ours.
+    `loop(plan, model, rows, collate)`, for one epoch over rows in their order; `collator` takes the place of ours;
+    `tell` is called with each verdict when it is there.
 
     Raises ValueError for names, models and data that cannot be.
     """
@@ -53,8 +55,11 @@ def verify(
     opened = by_loop(loop) if loop or door == "loop" else by_trainer(trainer)
     wanted = max(samples_wanted(part) for part in (Plan(), plan, *map(make_plan, plan.tricks)))
     with _subject(model, data, collator, wanted) as subject:
-        trial = Trial(subject, opened, ours=own is None)
-        return list(verdicts(plan, trial, machine))
+        trial, found = Trial(subject, opened, ours=own is None), []
+        for verdict in verdicts(plan, trial, machine):
+            tell(verdict)
+            found.append(verdict)
+        return found
 
 
 def verdicts(plan: Plan, trial: Trial, machine: Machine) -> Iterator[Verdict]:
