@@ -88,7 +88,8 @@ def machine_row(machine: Machine) -> Row:
 
 def _remarks(plan: Plan) -> list[str]:
     """Return what the plan's tricks say about what your script has to do; SFTConfig's are said where it is built."""
-    return [text for trick in plan.tricks for target, text in trick.remarks.items() if target != "sft"]
+    said = [text for trick in plan.tricks for target, text in trick.remarks.items() if target != "sft"]
+    return list(dict.fromkeys(said))
 
 
 def _settings(plan: Plan) -> list[Row]:

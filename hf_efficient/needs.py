@@ -1,4 +1,4 @@
-"""Requirements that several tricks share."""
+"""Requirements and remarks that several tricks share."""
 
 from hf_efficient.trick import Need
 
@@ -10,7 +10,6 @@ ADA_OR_CPU = Need(
 )
 FAST_CPU_BF16 = Need(cpu_bf16=True, otherwise="Stay in fp32: bf16 would be emulated and slower.")
 DEEPSPEED = Need(package="deepspeed", otherwise="Install torch first, then `pip install 'hf-efficient[deepspeed]'`.")
-TORCHAO = Need(package="torchao", otherwise="Run `pip install torchao`.")
 BITSANDBYTES = Need(package="bitsandbytes", otherwise="Run `pip install 'hf-efficient[bitsandbytes]'`.")
 PEFT = Need(package="peft", otherwise="Run `pip install 'hf-efficient[peft]'`.")
 TRL = Need(package="trl", otherwise="Run `pip install 'hf-efficient[trl]'`.")
@@ -24,3 +23,8 @@ COMPILED_STEP = Need(
     or_cpu=True,
     otherwise="Take adamw_8bit: torchao compiles its step, and Triton supports Volta and newer GPUs only.",
 )
+ITEMS_COUNTED = {
+    "trainer": "Call exact_accumulation(trainer) before trainer.train(): for most heads but causal language models "
+    "Trainer would multiply the gradient by the accumulation steps."
+}
+"""What a script has to do so that accumulation is exact; a remark of the tricks that accumulate."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from hf_efficient.needs import ITEMS_COUNTED
 from hf_efficient.spelling import AtLeast, spelled
 from hf_efficient.trick import Trick
 
@@ -40,6 +41,7 @@ def batch_size(
         trainer={"per_device_train_batch_size": per_device},
         dataloader={"batch_size": per_device},
         loop={"effective_batch": effective} if effective else {},
+        remarks=ITEMS_COUNTED if effective and effective > per_device else {},
         advise=lambda machine: _advise(per_device, machine),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from hf_efficient.needs import ITEMS_COUNTED
 from hf_efficient.spelling import AtLeast, spelled
 from hf_efficient.trick import Trick
 
@@ -36,4 +37,5 @@ def gradient_accumulation(steps: Annotated[int, AtLeast(1)] = 8) -> Trick:
         shows=("forwards",),
         trainer={"gradient_accumulation_steps": steps},
         accelerator={"gradient_accumulation_steps": steps},
+        remarks=ITEMS_COUNTED if steps > 1 else {},
     )
