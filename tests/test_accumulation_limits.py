@@ -56,6 +56,7 @@ def test_a_trainer_that_is_right_trains_bit_by_bit_the_same(collator: str | None
     assert all(torch.equal(plain, tried) for plain, tried in zip(*ended, strict=True))
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "roberta", "t5"])
 def test_rows_that_can_be_read_once_are_tried_in_the_first_window(name: str, size: int, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from hf_efficient.promises.samples import tiny_subject
 from hf_efficient.promises.tiny import tiny_folder
 from hf_efficient.trick import MethodCall, Trick
 
+pytestmark = pytest.mark.launch  # a minute together
+
 ACCUMULATED = "gradient_accumulation(4)"
 
 

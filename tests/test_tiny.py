@@ -16,6 +16,8 @@ from hf_efficient.promises.shrink import tiny_config
 from hf_efficient.promises.tiny import head_class, load, load_config, tiny_folder, tiny_model
 from hf_efficient.promises.words import word_tokenizer
 
+pytestmark = pytest.mark.launch  # a minute together
+
 
 def _of(name: str, head: str, **fields: Any) -> Callable[[], Any]:
     def config() -> Any:

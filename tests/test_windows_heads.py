@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader
 import hf_efficient as hf
 from hf_efficient.train.evaluate import mean_label_loss
 
+pytestmark = pytest.mark.launch  # a minute together
+
 
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("size", [1, 3])

@@ -39,10 +39,15 @@ def sized(plan: Plan, *, update: int = UPDATE) -> tuple[Plan, int]:
     batch = settled.get("per_device_train_batch_size") or max(1, update // steps)
     if batch * steps > MOST:
         batch = max(1, MOST // steps)
-        plan = plan.drop("loop", ["effective_batch"])
-        plan = plan.override("trainer", {"gradient_accumulation_steps": steps}, by="verify")
-        plan = plan.override("accelerator", {"gradient_accumulation_steps": steps}, by="verify")
+        plan = _accumulated(plan, steps)
     return _batched(plan, batch), batch * steps
+
+
+def _accumulated(plan: Plan, steps: int) -> Plan:
+    """Return `plan` with so many micro-batches per update, whatever effective batch it asked for."""
+    plan = plan.drop("loop", ["effective_batch"])
+    plan = plan.override("trainer", {"gradient_accumulation_steps": steps}, by="verify")
+    return plan.override("accelerator", {"gradient_accumulation_steps": steps}, by="verify")
 
 
 def _batched(plan: Plan, batch: int) -> Plan:
@@ -115,15 +120,14 @@ class Trial:
 
     def _samples(self, plan: Plan) -> tuple[Plan, int]:
         every = self._every()
-        if compiles(plan) and len(plan.tricks) == 1:
-            return _batched(plan, every), every  # each shape of a batch is compiled for many seconds
-        if not plan["collator"].get("padding_free"):
+        if not (compiles(plan) or plan["collator"].get("padding_free")):
             return sized(plan, update=self.update)
-        # Equal documents, in one update: how many rows they fill is not known before they are packed.
-        steps = at_processes(plan.drop("loop", ["effective_batch"]), 1, "trainer")["trainer"]
+        # One update: each shape of a batch is compiled for many seconds, and how many rows documents fill is not known
+        # before they are packed.
         with apart():
             rows = len(packed(plan, self._sized(every)))
-        return _batched(plan, -(-rows // steps.get("gradient_accumulation_steps", 1))), every
+        steps = min(at_processes(plan, 1, "trainer")["trainer"].get("gradient_accumulation_steps", 1), rows)
+        return _accumulated(_batched(plan, -(-rows // steps)), steps), every
 
     def _every(self) -> int:
         return min(samples_wanted(Plan(), update=self.update), len(self.subject.rows))
