@@ -72,7 +72,8 @@ def _silent(cells: Sequence[Cell]) -> list[str]:
     reasons: dict[tuple[str, str, str], list[str]] = {}
     for cell in cells:
         if cell["verdict"] in ("not exercised here", "does not apply"):
-            reasons.setdefault((cell["verdict"], cell["name"], cell["why"]), []).append(cell["head"])
+            why = cell["why"].split(", and ")[0] if cell["verdict"] == "does not apply" else cell["why"]
+            reasons.setdefault((cell["verdict"], cell["name"], why), []).append(cell["head"])
     everywhere = len({cell["head"] for cell in cells})
     lines = [
         f"- `{name}` {verdict}{'' if len(heads) == everywhere else ' (' + ', '.join(heads) + ')'}: {why}"
