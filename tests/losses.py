@@ -32,6 +32,23 @@ class Own(tf.Trainer):  # type: ignore[misc]
         return (loss, {}) if return_outputs else loss
 
 
+class Holding(tf.Trainer):  # type: ignore[misc]
+    """A trainer that holds models and tensors in lists and dicts, and counts in a tensor."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.teachers = [nn.Linear(2, 2)]
+        self.weights = {"of": [torch.tensor([1, 2])]}
+        self.seen = torch.zeros(())
+
+    def compute_loss(self, model: nn.Module, inputs: Any, *rest: Any, **more: Any) -> Any:
+        """Return the model's loss, and note it."""
+        self.seen += 1
+        self.weights["of"][0] += 1
+        self.new = getattr(self, "new", 0) + 1
+        return super().compute_loss(model, inputs, *rest, **more)
+
+
 def unshifted(model: nn.Module, batch: Any) -> torch.Tensor:
     """Return the mean loss of a causal model over labels that are not shifted."""
     logits = model(input_ids=batch["input_ids"]).logits

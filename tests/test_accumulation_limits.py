@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as tf
 from heads import HEADS
-from losses import COUPLED, Own, Stream
+from losses import COUPLED, Holding, Own, Stream
 from trained import assert_equal, big_batch, model_of, trainer_of, update_of, weights
 
 import hf_efficient as hf
@@ -99,6 +99,17 @@ def test_a_trial_keeps_no_notes(tmp_path: Path) -> None:
     notes = trainer.notes
     hf.exact_accumulation(trainer)
     assert (trainer.notes is notes, notes, trainer.calls) == (True, [], 0)
+
+
+def test_a_trial_leaves_what_a_trainer_holds(tmp_path: Path) -> None:
+    """Models in lists stay the same ones, tensors in dicts are no error, and notes that are new are gone again."""
+    trainer = trainer_of(
+        model_of(HEADS["llama"].build), heads.causal(), tmp_path, kind=Holding, gradient_accumulation_steps=2
+    )
+    teacher, before = trainer.teachers[0], dict(vars(trainer))
+    hf.exact_accumulation(trainer)
+    assert trainer.teachers[0] is teacher
+    assert (vars(trainer), trainer.seen.item(), trainer.weights["of"][0].tolist()) == (before, 0, [1, 2])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

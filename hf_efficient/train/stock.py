@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_efficient.train.batches import copied, try_batches
 from hf_efficient.train.items import Batch, Counter, counters
+from hf_efficient.train.notes import notes_kept
 from hf_efficient.train.probe import Agree, LossKind, TriedLoss, probe
 from hf_efficient.train.undisturbed import undisturbed
 
@@ -31,7 +31,7 @@ class Stock(NamedTuple):
 
 def try_trainer(trainer: Trainer, batches: Sequence[Batch]) -> tuple[LossKind, Stock]:
     """Return what the trainer's loss is, and what the stock Trainer does with it; leaves the trainer as it was."""
-    with _kept(trainer):
+    with notes_kept(trainer):
         batches = [trainer._prepare_inputs(batch) for batch in batches]
         sees_items = trainer._get_num_items_in_batch(batches[:1], trainer.args.device) is not None
         scale = _loss_scale(trainer, batches) if sees_items else 1.0
@@ -141,32 +141,3 @@ def _stock(
 def _all_labelled(batch: Batch, counter: Counter) -> Batch:
     """Return `batch` with every label valid: it is only counted, and no model sees it."""
     return {**batch, counter.key: batch[counter.key].new_zeros(batch[counter.key].shape)}
-
-
-@contextmanager
-def _kept(trainer: Trainer) -> Iterator[None]:
-    """Put back what a `compute_loss` of the user writes down in the trainer: lists, dicts and numbers."""
-    data = ("train_dataset", "eval_dataset")
-    notes = {name: value for name, value in vars(trainer).items() if name not in data and _is_note(value)}
-    before = {name: _copy(value) for name, value in notes.items()}
-    try:
-        yield
-    finally:
-        for name, value in notes.items():
-            if isinstance(value, list) and value != before[name]:
-                value[:] = before[name]
-            elif isinstance(value, dict) and value != before[name]:
-                value.clear()
-                value.update(before[name])
-            setattr(trainer, name, value)
-
-
-def _is_note(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str, list, dict))
-
-
-def _copy(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # what cannot be copied is no note
-        return value
