@@ -49,6 +49,46 @@ class Holding(tf.Trainer):  # type: ignore[misc]
         return super().compute_loss(model, inputs, *rest, **more)
 
 
+class Weighed(tf.Trainer):  # type: ignore[misc]
+    """A trainer whose loss weighs classes: a mean over the sum of their weights."""
+
+    def compute_loss(self, model: nn.Module, inputs: Any, *_: Any, **__: Any) -> Any:
+        """Return the weighed cross-entropy."""
+        labels = inputs.pop("labels")
+        return nn.functional.cross_entropy(model(**inputs).logits, labels, weight=torch.tensor([1.0, 2.0, 5.0]))
+
+
+class Waiting(tf.Trainer):  # type: ignore[misc]
+    """A trainer whose loss waits for the other processes, as TRL's do; without labels it is 0."""
+
+    def compute_loss(self, model: nn.Module, inputs: Any, *_: Any, **__: Any) -> Any:
+        """Return the mean loss, after all processes are there."""
+        self.accelerator.gather(torch.ones(1))
+        output = model(**{key: value for key, value in inputs.items() if key != "tags"})
+        return output.logits.sum() * 0 if output.loss is None else output.loss
+
+
+def without_a_key(rows: Rows) -> dict[str, Any]:
+    """Collate, and call the labels of rows that begin with 3 something else."""
+    batch = default_collate(rows)
+    return {("tags" if key == "labels" and batch["input_ids"][0, 0] == 3 else key): v for key, v in batch.items()}
+
+
+class Read(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Rows of a class of one's own, of which each process reads its share."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> Any:
+        """Return one."""
+        return self.rows[number]
+
+
 def unshifted(model: nn.Module, batch: Any) -> torch.Tensor:
     """Return the mean loss of a causal model over labels that are not shifted."""
     logits = model(input_ids=batch["input_ids"]).logits

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as tf
 from heads import HEADS
-from losses import COUPLED, Holding, Own, Stream
+from losses import COUPLED, Holding, Own, Stream, Weighed
 from trained import assert_equal, big_batch, model_of, trainer_of, update_of, weights
 
 import hf_efficient as hf
@@ -110,6 +110,38 @@ def test_a_trial_leaves_what_a_trainer_holds(tmp_path: Path) -> None:
     hf.exact_accumulation(trainer)
     assert trainer.teachers[0] is teacher
     assert (vars(trainer), trainer.seen.item(), trainer.weights["of"][0].tolist()) == (before, 0, [1, 2])
+
+
+def test_batch_norm_is_seen_before_the_model_trains(tmp_path: Path) -> None:
+    """`from_pretrained` leaves a model evaluating, and Trainer trains it all the same."""
+    build, rows, more, reason = COUPLED["Normed"]
+    trainer = trainer_of(model_of(build).eval(), rows(), tmp_path, gradient_accumulation_steps=4, **more)
+    assert reason in hf.exact_accumulation(trainer).found
+    assert not any(module.training for module in trainer.model.modules())
+
+
+def test_sorted_rows_do_not_hide_the_weights_of_classes(tmp_path: Path) -> None:
+    """Where the first rows are of one class, a mean that is weighed by classes is still told from one that is not."""
+    model, rows = model_of(HEADS["roberta"].build), sorted(HEADS["roberta"].rows(), key=lambda row: int(row["labels"]))
+    trainer = trainer_of(model, rows, tmp_path, kind=Weighed, gradient_accumulation_steps=4)
+    assert "is not a mean over items" in hf.exact_accumulation(trainer).found
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "roberta", "t5"])
+def test_first_rows_without_labels_are_tried_with_some(name: str, whole: bool, size: int, tmp_path: Path) -> None:
+    """What has no labels, in the rows or the window that are tried, does not keep a trainer from being mended."""
+    model, rows = model_of(HEADS[name].build), HEADS[name].rows()[:8]
+    rows = [{**row, "labels": torch.full_like(row["labels"], -100)} if n < 7 else row for n, row in enumerate(rows)]
+    flags = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size}
+    order = {} if whole else {"train_sampling_strategy": "random"}
+    trainer = trainer_of(copy.deepcopy(model), rows if whole else Stream(list(rows)), tmp_path, **flags, **order)
+    hf.exact_accumulation(trainer)
+    assert_equal(update_of(trainer), big_batch(model, rows))
+    report = hf.exact_accumulation(trainer)
+    assert report.mended == (name != "llama")
+    assert report.factor
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

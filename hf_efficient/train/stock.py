@@ -11,7 +11,7 @@ from hf_efficient.train.batches import copied, try_batches
 from hf_efficient.train.items import Batch, Counter, counters
 from hf_efficient.train.notes import notes_kept
 from hf_efficient.train.probe import Agree, LossKind, TriedLoss, probe
-from hf_efficient.train.undisturbed import undisturbed
+from hf_efficient.train.undisturbed import in_training, undisturbed
 
 if TYPE_CHECKING:
     import torch
@@ -31,10 +31,11 @@ class Stock(NamedTuple):
 
 def try_trainer(trainer: Trainer, batches: Sequence[Batch]) -> tuple[LossKind, Stock]:
     """Return what the trainer's loss is, and what the stock Trainer does with it; leaves the trainer as it was."""
-    with notes_kept(trainer):
+    with notes_kept(trainer), in_training(trainer.model):
         batches = [trainer._prepare_inputs(batch) for batch in batches]
-        sees_items = trainer._get_num_items_in_batch(batches[:1], trainer.args.device) is not None
-        scale = _loss_scale(trainer, batches) if sees_items else 1.0
+        with unscaled(trainer):  # and no other process is waited for: it may have batches of another kind
+            sees_items = trainer._get_num_items_in_batch(batches[:1], trainer.args.device) is not None
+        scale = _loss_scale(trainer, batches, sees_items=sees_items)
         average = trainer.args.average_tokens_across_devices
         with unscaled(trainer):
             subject = TriedLoss(
@@ -90,9 +91,10 @@ def _loss_of(trainer: Trainer) -> Callable[[Batch, torch.Tensor | None], torch.T
     return loss_of
 
 
-def _loss_scale(trainer: Trainer, batches: Sequence[Batch]) -> float:
+def _loss_scale(trainer: Trainer, batches: Sequence[Batch], *, sees_items: bool) -> float:
     """Return what `compute_loss` multiplies by for the sake of the average over processes."""
-    if trainer.accelerator.num_processes == 1:
+    processes = trainer.accelerator.num_processes
+    if processes == 1 or agreement(trainer.accelerator)([float(not sees_items)])[0]:
         return 1.0
     loss_of, batch = _loss_of(trainer), batches[0]
     items = counters(batch, names=trainer.label_names, shifted=False)[0](batch).float().clamp(min=1)
@@ -133,7 +135,7 @@ def _stock(
     ours = [int(verdict.counter(batch)) for batch in tried]
     theirs = [int(trainer._get_num_items_in_batch([batch], trainer.args.device)) for batch in tried]
     miscounts = agreement(trainer.accelerator)([float(ours != theirs)])[0] > 0
-    factor *= sum(ours[:-2]) / max(sum(theirs[:-2]), 1)
+    factor *= sum(ours[:-2]) / max(sum(theirs[:-2]), 1) if any(ours[:-2]) else 1.0
     exact = (processes == 1 or average) and not miscounts and abs(factor - 1) < 1e-7
     return Stock(exact, factor, "", scale)
 
