@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import heads
+import numpy as np
 import torch
 import transformers as tf
 from heads import HEADS
@@ -40,11 +42,15 @@ class Holding(tf.Trainer):  # type: ignore[misc]
         self.teachers = [nn.Linear(2, 2)]
         self.weights = {"of": [torch.tensor([1, 2])]}
         self.seen = torch.zeros(())
+        self.drawn = [random.Random(0), torch.Generator().manual_seed(0), np.random.default_rng(0)]
 
     def compute_loss(self, model: nn.Module, inputs: Any, *rest: Any, **more: Any) -> Any:
         """Return the model's loss, and note it."""
         self.seen += 1
         self.weights["of"][0] += 1
+        self.drawn[0].random()
+        torch.rand(1, generator=self.drawn[1])
+        self.drawn[2].random()
         self.new = getattr(self, "new", 0) + 1
         return super().compute_loss(model, inputs, *rest, **more)
 
@@ -66,6 +72,21 @@ class Waiting(tf.Trainer):  # type: ignore[misc]
         self.accelerator.gather(torch.ones(1))
         output = model(**{key: value for key, value in inputs.items() if key != "tags"})
         return output.logits.sum() * 0 if output.loss is None else output.loss
+
+
+DRAWN = random.Random(0)
+
+
+def drawing(rows: Rows) -> Any:
+    """Collate, and draw from a generator of the module."""
+    DRAWN.random()
+    return default_collate(rows)
+
+
+def drawing_by_default(rows: Rows, generator: random.Random = random.Random(0)) -> Any:  # noqa: B008
+    """Collate, and draw from a generator of the function."""
+    generator.random()
+    return default_collate(rows)
 
 
 def without_a_key(rows: Rows) -> dict[str, Any]:
@@ -131,6 +152,23 @@ class Normed(heads.Plain):
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """Return the loss of normalised numbers."""
         return super().forward(self.norm(input_ids.float()) * 48, labels)
+
+
+class Restless(heads.Plain):
+    """A model that draws numbers and changes its buffers with each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("longer", torch.zeros(1))
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """Return the loss, which depends on no random number."""
+        random.random(), np.random.rand(), torch.rand(1)
+        self.calls += 1
+        self.longer += 1
+        self.longer = torch.cat([self.longer, self.longer])
+        return super().forward(input_ids, labels)
 
 
 def _clip() -> nn.Module:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import random
 from pathlib import Path
+from typing import Any
 
 import heads
 import pytest
 import torch
 import transformers as tf
 from heads import HEADS
-from losses import COUPLED, Holding, Own, Stream, Weighed
+from losses import COUPLED, DRAWN, Holding, Own, Restless, Stream, Weighed, drawing, drawing_by_default
+from numpy.random import default_rng, get_state
 from trained import assert_equal, big_batch, model_of, trainer_of, update_of, weights
 
 import hf_efficient as hf
@@ -109,6 +112,11 @@ def test_a_trial_leaves_what_a_trainer_holds(tmp_path: Path) -> None:
     teacher, before = trainer.teachers[0], dict(vars(trainer))
     hf.exact_accumulation(trainer)
     assert trainer.teachers[0] is teacher
+    assert [trainer.drawn[0].random(), trainer.drawn[2].random()] == [
+        random.Random(0).random(),
+        default_rng(0).random(),
+    ]
+    assert torch.rand(1, generator=trainer.drawn[1]) == torch.rand(1, generator=torch.Generator().manual_seed(0))
     assert (vars(trainer), trainer.seen.item(), trainer.weights["of"][0].tolist()) == (before, 0, [1, 2])
 
 
@@ -118,6 +126,36 @@ def test_batch_norm_is_seen_before_the_model_trains(tmp_path: Path) -> None:
     trainer = trainer_of(model_of(build).eval(), rows(), tmp_path, gradient_accumulation_steps=4, **more)
     assert reason in hf.exact_accumulation(trainer).found
     assert not any(module.training for module in trainer.model.modules())
+
+
+def test_a_trial_keeps_numbers_buffers_modes_and_forward(tmp_path: Path) -> None:
+    """Random numbers, buffers that are changed or exchanged, modes and a prepared forward are as before."""
+    trainer = trainer_of(model_of(Restless).eval(), heads.causal(), tmp_path, gradient_accumulation_steps=2)
+    model, called = trainer.model, []
+    model.drop.train()
+    model._original_forward, model.forward = model.forward, lambda **batch: called.append(0)
+    longer, forward = model.longer, model.forward
+    before = random.getstate(), numpy_state(), torch.get_rng_state()
+    hf.exact_accumulation(trainer)
+    assert (random.getstate(), numpy_state(), model.forward, called) == (*before[:2], forward, [])
+    assert torch.equal(torch.get_rng_state(), before[2])
+    assert (model.longer is longer, model.calls.item(), longer.tolist()) == (True, 0, [0])
+    assert [module.training for module in model.modules()] == [module is model.drop for module in model.modules()]
+
+
+def numpy_state() -> str:
+    """Return numpy's global state."""
+    return str(get_state()[1:3])
+
+
+@pytest.mark.parametrize("collate", [drawing, drawing_by_default])
+def test_generators_of_a_collating_function_are_left_alone(collate: Any, tmp_path: Path) -> None:
+    """A function that draws from a generator of its own is not called before the training calls it."""
+    generator = DRAWN if collate is drawing else collate.__defaults__[0]
+    before = generator.getstate()
+    trainer = trainer_of(model_of(HEADS["bert"].build), heads.causal(), tmp_path, data_collator=collate)
+    assert "first window" in hf.exact_accumulation(trainer).done
+    assert generator.getstate() == before
 
 
 def test_sorted_rows_do_not_hide_the_weights_of_classes(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ rows[1]["labels"] = rows[1]["labels"].where(rows[1]["labels"] != -100, 3)
 rows[0]["input_ids"][0], rows[1]["input_ids"][0] = 3, 4
 for kind, collate in (("labels", None), ("keys", without_a_key)):
     trainer = trainer_of(model_of(HEADS["bert"].build), Read(rows[:2]), folder, kind=Waiting, data_collator=collate,
-                         per_device_train_batch_size=1)
+                         per_device_train_batch_size=1, average_tokens_across_devices=False)  # stock waits for labels
     hf.exact_accumulation(trainer)
     seen[kind] = update_of(trainer), str(hf.exact_accumulation(trainer))
 """

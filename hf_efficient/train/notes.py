@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ LARGEST = 2**20
 
 @contextmanager
 def notes_kept(trainer: Trainer) -> Iterator[None]:
-    """Put back attributes, and what is in lists, dicts, sets and small tensors; all stay the objects that they were."""
+    """Put back attributes, and what is in containers, small tensors and generators; all stay the same objects."""
     before = dict(vars(trainer))
     seen: set[int] = set()
     undo = [step for name, value in before.items() if name not in DATA for step in _undo(value, seen)]
@@ -31,11 +33,18 @@ def notes_kept(trainer: Trainer) -> Iterator[None]:
         vars(trainer).update(before)
 
 
-def _undo(value: Any, seen: set[int]) -> Iterator[Callable[[], None]]:
+def _undo(value: Any, seen: set[int]) -> Iterator[Callable[[], Any]]:
     """Yield what puts back the contents of `value`, and of containers in it."""
+    import numpy as np
     import torch
 
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, random.Random):
+        yield partial(value.setstate, value.getstate())
+    elif isinstance(value, torch.Generator):
+        yield partial(value.set_state, value.get_state())
+    elif isinstance(value, np.random.Generator):
+        yield partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+    elif isinstance(value, torch.Tensor):
         if not value.requires_grad and value.numel() <= LARGEST:
             yield _tensor_back(value)
     elif isinstance(value, (list, dict, set, deque)) and id(value) not in seen:
@@ -45,7 +54,7 @@ def _undo(value: Any, seen: set[int]) -> Iterator[Callable[[], None]]:
             yield from _undo(inner, seen)
 
 
-def _tensor_back(value: Any) -> Callable[[], None]:
+def _tensor_back(value: Any) -> Callable[[], Any]:
     version, content = value._version, value.clone()
 
     def back() -> None:
@@ -55,7 +64,7 @@ def _tensor_back(value: Any) -> Callable[[], None]:
     return back
 
 
-def _contents_back(value: Any) -> Callable[[], None]:
+def _contents_back(value: Any) -> Callable[[], Any]:
     content = dict(value) if isinstance(value, dict) else list(value)
 
     def back() -> None:
