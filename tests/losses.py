@@ -171,6 +171,16 @@ class Restless(heads.Plain):
         return super().forward(input_ids, labels)
 
 
+class Finding(heads.Plain):
+    """A model that returns a loss with labels and without."""
+
+    def forward(
+        self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, return_loss: bool = True
+    ) -> dict[str, torch.Tensor]:
+        """Return the loss of labels, which are the tokens where none are given."""
+        return super().forward(input_ids, input_ids if labels is None else labels)
+
+
 def _clip() -> nn.Module:
     text = {**heads.SMALL, "eos_token_id": 2, "bos_token_id": 1}
     vision = {key: value for key, value in heads.VIT.items() if key != "num_labels"}

@@ -130,13 +130,14 @@ def test_batch_norm_is_seen_before_the_model_trains(tmp_path: Path) -> None:
 
 def test_a_trial_keeps_numbers_buffers_modes_and_forward(tmp_path: Path) -> None:
     """Random numbers, buffers that are changed or exchanged, modes and a prepared forward are as before."""
-    trainer = trainer_of(model_of(Restless).eval(), heads.causal(), tmp_path, gradient_accumulation_steps=2)
+    flags = {"gradient_accumulation_steps": 2, "remove_unused_columns": False}
+    trainer = trainer_of(model_of(Restless).eval(), heads.causal(), tmp_path, **flags)
     model, called = trainer.model, []
     model.drop.train()
     model._original_forward, model.forward = model.forward, lambda **batch: called.append(0)
     longer, forward = model.longer, model.forward
     before = random.getstate(), numpy_state(), torch.get_rng_state()
-    hf.exact_accumulation(trainer)
+    assert hf.exact_accumulation(trainer).mended
     assert (random.getstate(), numpy_state(), model.forward, called) == (*before[:2], forward, [])
     assert torch.equal(torch.get_rng_state(), before[2])
     assert (model.longer is longer, model.calls.item(), longer.tolist()) == (True, 0, [0])
