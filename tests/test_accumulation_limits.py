@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import random
 from pathlib import Path
+from typing import Any
 
 import heads
 import pytest
 import torch
 import transformers as tf
 from heads import HEADS
-from losses import COUPLED, Own, Stream
+from losses import COUPLED, DRAWN, Holding, Own, Restless, Stream, Weighed, drawing, drawing_by_default
+from numpy.random import default_rng, get_state
 from trained import assert_equal, big_batch, model_of, trainer_of, update_of, weights
 
 import hf_efficient as hf
@@ -100,6 +103,85 @@ def test_a_trial_keeps_no_notes(tmp_path: Path) -> None:
     notes = trainer.notes
     hf.exact_accumulation(trainer)
     assert (trainer.notes is notes, notes, trainer.calls) == (True, [], 0)
+
+
+def test_a_trial_leaves_what_a_trainer_holds(tmp_path: Path) -> None:
+    """Models in lists stay the same ones, tensors in dicts are no error, and notes that are new are gone again."""
+    trainer = trainer_of(
+        model_of(HEADS["llama"].build), heads.causal(), tmp_path, kind=Holding, gradient_accumulation_steps=2
+    )
+    teacher, before = trainer.teachers[0], dict(vars(trainer))
+    hf.exact_accumulation(trainer)
+    assert trainer.teachers[0] is teacher
+    assert [trainer.drawn[0].random(), trainer.drawn[2].random()] == [
+        random.Random(0).random(),
+        default_rng(0).random(),
+    ]
+    assert torch.rand(1, generator=trainer.drawn[1]) == torch.rand(1, generator=torch.Generator().manual_seed(0))
+    assert (vars(trainer), trainer.seen.item(), trainer.weights["of"][0].tolist()) == (before, 0, [1, 2])
+
+
+def test_batch_norm_is_seen_before_the_model_trains(tmp_path: Path) -> None:
+    """`from_pretrained` leaves a model evaluating, and Trainer trains it all the same."""
+    build, rows, more, reason = COUPLED["Normed"]
+    trainer = trainer_of(model_of(build).eval(), rows(), tmp_path, gradient_accumulation_steps=4, **more)
+    assert reason in hf.exact_accumulation(trainer).found
+    assert not any(module.training for module in trainer.model.modules())
+
+
+def test_a_trial_keeps_numbers_buffers_modes_and_forward(tmp_path: Path) -> None:
+    """Random numbers, buffers that are changed or exchanged, modes and a prepared forward are as before."""
+    flags = {"gradient_accumulation_steps": 2, "remove_unused_columns": False}
+    trainer = trainer_of(model_of(Restless).eval(), heads.causal(), tmp_path, **flags)
+    model, called = trainer.model, []
+    model.drop.train()
+    model._original_forward, model.forward = model.forward, lambda **batch: called.append(0)
+    longer, forward = model.longer, model.forward
+    before = random.getstate(), numpy_state(), torch.get_rng_state()
+    assert hf.exact_accumulation(trainer).mended
+    assert (random.getstate(), numpy_state(), model.forward, called) == (*before[:2], forward, [])
+    assert torch.equal(torch.get_rng_state(), before[2])
+    assert (model.longer is longer, model.calls.item(), longer.tolist()) == (True, 0, [0])
+    assert [module.training for module in model.modules()] == [module is model.drop for module in model.modules()]
+
+
+def numpy_state() -> str:
+    """Return numpy's global state."""
+    return str(get_state()[1:3])
+
+
+@pytest.mark.parametrize("collate", [drawing, drawing_by_default])
+def test_generators_of_a_collating_function_are_left_alone(collate: Any, tmp_path: Path) -> None:
+    """A function that draws from a generator of its own is not called before the training calls it."""
+    generator = DRAWN if collate is drawing else collate.__defaults__[0]
+    before = generator.getstate()
+    trainer = trainer_of(model_of(HEADS["bert"].build), heads.causal(), tmp_path, data_collator=collate)
+    assert "first window" in hf.exact_accumulation(trainer).done
+    assert generator.getstate() == before
+
+
+def test_sorted_rows_do_not_hide_the_weights_of_classes(tmp_path: Path) -> None:
+    """Where the first rows are of one class, a mean that is weighed by classes is still told from one that is not."""
+    model, rows = model_of(HEADS["roberta"].build), sorted(HEADS["roberta"].rows(), key=lambda row: int(row["labels"]))
+    trainer = trainer_of(model, rows, tmp_path, kind=Weighed, gradient_accumulation_steps=4)
+    assert "is not a mean over items" in hf.exact_accumulation(trainer).found
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "roberta", "t5"])
+def test_first_rows_without_labels_are_tried_with_some(name: str, whole: bool, size: int, tmp_path: Path) -> None:
+    """What has no labels, in the rows or the window that are tried, does not keep a trainer from being mended."""
+    model, rows = model_of(HEADS[name].build), HEADS[name].rows()[:8]
+    rows = [{**row, "labels": torch.full_like(row["labels"], -100)} if n < 7 else row for n, row in enumerate(rows)]
+    flags = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size}
+    order = {} if whole else {"train_sampling_strategy": "random"}
+    trainer = trainer_of(copy.deepcopy(model), rows if whole else Stream(list(rows)), tmp_path, **flags, **order)
+    hf.exact_accumulation(trainer)
+    assert_equal(update_of(trainer), big_batch(model, rows))
+    report = hf.exact_accumulation(trainer)
+    assert report.mended == (name != "llama")
+    assert report.factor
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

@@ -73,6 +73,17 @@ for name in {names}:
     seen[name, "stream"] = trained(name, True, True, list(rows), stream=True)
 """
 LOOPED = "for name in {names}: seen[name] = looped(name, HEADS[name].rows()[:8])"
+APART = """
+from losses import Read, Waiting, without_a_key
+rows = HEADS["bert"].rows()[:8]
+rows[1]["labels"] = rows[1]["labels"].where(rows[1]["labels"] != -100, 3)
+rows[0]["input_ids"][0], rows[1]["input_ids"][0] = 3, 4
+for kind, collate in (("labels", None), ("keys", without_a_key)):
+    trainer = trainer_of(model_of(HEADS["bert"].build), Read(rows[:2]), folder, kind=Waiting, data_collator=collate,
+                         per_device_train_batch_size=1, average_tokens_across_devices=False)  # stock waits for labels
+    hf.exact_accumulation(trainer)
+    seen[kind] = update_of(trainer), str(hf.exact_accumulation(trainer))
+"""
 SHARDED = "from accelerate import PartialState; PartialState(cpu=True)"
 
 
@@ -134,3 +145,22 @@ def test_two_processes_of_windows_make_one_big_batch(engine: str, tmp_path: Path
             update, items, kind = seen[name]
             assert (kind, len(items)) == (engine, 1)
             assert_equal(update, whole(name))
+
+
+@pytest.mark.launch
+def test_processes_with_different_batches_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """A loss that waits for all processes is tried as often in each, whatever is in their batches, and told alike."""
+    first, second = launched(tmp_path, APART, "--multi_gpu", names=())
+    for kind in ("labels", "keys"):
+        assert torch.equal(first[kind][0], second[kind][0])
+        assert first[kind][1] == second[kind][1]
+    assert_equal(first["labels"][0], whole_of_two())
+    assert "batches of different kinds. Nothing was changed." in first["keys"][1]
+
+
+def whole_of_two() -> torch.Tensor:
+    """Return the gradient of the two rows of APART in one batch."""
+    rows = HEADS["bert"].rows()[:2]
+    rows[1]["labels"] = rows[1]["labels"].where(rows[1]["labels"] != -100, 3)
+    rows[0]["input_ids"][0], rows[1]["input_ids"][0] = 3, 4
+    return big_batch(model_of(HEADS["bert"].build), rows)

@@ -51,6 +51,42 @@ def test_a_micro_batch_without_labels_adds_nothing() -> None:
     trained.assert_equal(trained.gradients(model), trained.big_batch(model, rows))
 
 
+def test_a_summed_loss_counts_no_label_that_is_not_there() -> None:
+    """The batches of a loop are its own: a micro-batch without labels adds nothing to a loss of the loop's."""
+    model, rows = without_dropout(HEADS["bert"].build()).train(), HEADS["bert"].rows()[:8]
+    for row in rows[2:4]:
+        row["labels"] = torch.full_like(row["labels"], -100)
+    accelerator = hf.make_accelerator(hf.make_plan("gradient_accumulation(4)"))
+    prepared, loader = accelerator.prepare(model, DataLoader(rows, batch_size=2))
+    (window,) = hf.windows(loader, accelerator)
+    for batch in window:
+        logits, labels = prepared(**batch).logits, batch["labels"]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        window.backward(loss / window.items)
+    trained.assert_equal(trained.gradients(model), trained.big_batch(model, rows))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+@pytest.mark.parametrize("given", [True, False])
+def test_two_forward_passes_are_two_losses_of_the_model(name: str, given: bool) -> None:
+    """Each loss of the model is weighed, whatever it computed before the backward pass."""
+    model, rows = without_dropout(HEADS[name].build()).train(), HEADS[name].rows()[:8]
+    accelerator = hf.make_accelerator(hf.make_plan("gradient_accumulation(4)"))
+    prepared, loader = accelerator.prepare(model, DataLoader(rows, batch_size=2))
+    for window in hf.windows(loader, accelerator):
+        for batch in window:
+            more = {"num_items_in_batch": window.items} if given else {}
+            first = prepared(**batch, **more).loss
+            second = prepared(**{**batch, "input_ids": batch["input_ids"].flip(1)}, **more).loss
+            with torch.no_grad():
+                prepared(input_ids=batch["input_ids"])
+            window.backward(first)
+            window.backward(second)
+    flipped = [{**row, "input_ids": row["input_ids"].flip(0)} for row in rows]
+    both = trained.big_batch(model, rows) + trained.big_batch(model, flipped)
+    trained.assert_equal(trained.gradients(model), both)
+
+
 @pytest.mark.parametrize("name", HEADS)
 def test_the_mean_loss_of_unequal_batches_is_that_of_all_rows(name: str) -> None:
     """What evaluation returns does not depend on how rows lie in batches, and is the head's own mean."""

@@ -20,16 +20,19 @@ def try_batches(batches: Sequence[Batch], counter: Counter) -> tuple[Batch, list
     """Return a batch and unequal parts of it; the parts are empty where it cannot be divided.
 
     Rows are divided; a batch of one row is first joined with the others, and else its labels are divided. With labels
-    of -100 about, the first part loses half of its labels, so that rows and labels are not in proportion.
+    of -100 about, the first part loses half of its labels, so that rows and labels are not in proportion. A batch
+    without any label, whose loss may be 0 / 0, gets some.
     """
     whole = max(batches, key=lambda batch: int(counter(batch)))
     rows = row_count(whole, counter.key)
     if rows < 2:
         whole = _joined(batches) or whole
         rows = row_count(whole, counter.key)
+    cut = max(1, rows // 3)
+    if counter.counts_labels and not int(counter(whole)):
+        whole = {**whole, counter.key: _some_labels(whole[counter.key], cut)}
     if rows < 2:
         return whole, _by_labels(whole, counter)
-    cut = max(1, rows // 3)
     if counter.counts_labels and bool(whole[counter.key].eq(IGNORED).any()):
         labels = whole[counter.key].clone()
         labels[:cut] = _thinned(labels[:cut], 0)
@@ -55,6 +58,14 @@ def sliced(batch: Batch, start: int, stop: int, *, rows: int) -> Batch:
         key: value[start:stop] if isinstance(value, torch.Tensor) and value.dim() and len(value) == rows else value
         for key, value in batch.items()
     }
+
+
+def _some_labels(labels: torch.Tensor, cut: int) -> torch.Tensor:
+    """Return `labels` with some that are valid in each row, and more of them in the rows from `cut` on."""
+    labels = labels.clone()
+    labels[..., -1:] = 0
+    labels[cut:][..., -3:] = 0
+    return labels
 
 
 def _thinned(labels: torch.Tensor, first: int) -> torch.Tensor:

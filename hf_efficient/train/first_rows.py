@@ -1,9 +1,11 @@
-"""The first rows of a trainer's data as one batch, where taking them leaves no trace."""
+"""A few rows of a trainer's data as one batch, where taking them leaves no trace."""
 
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.train.items import Batch
@@ -17,7 +19,7 @@ ROWS = 8
 
 
 def first_batch(trainer: Trainer) -> Batch | None:
-    """Return the first rows as the trainer would collate them, None where the first window has to be waited for."""
+    """Return a few rows as the trainer would collate them, None where the first window has to be waited for."""
     from transformers import Trainer as Stock
 
     data = trainer.train_dataset
@@ -45,7 +47,8 @@ def _collated(trainer: Trainer, rows: int) -> Any:
         data = trainer._remove_unused_columns(data)
     else:
         collate = trainer._get_collator_with_removed_columns(collate)
-    return collate([copy.deepcopy(data[number]) for number in range(rows)])
+    # From all over the data: rows that are sorted by class hide what a loss does with several classes.
+    return collate([copy.deepcopy(data[number * len(data) // rows]) for number in range(rows)])
 
 
 def _is_still(data: Any) -> bool:
@@ -69,14 +72,25 @@ def _is_whole(trainer: Trainer) -> bool:
 def _own_copy(collator: Any) -> Any:
     """Return a copy with random generators of its own; models and tokenizers in it are shared.
 
-    Raises ValueError for a function that keeps variables, which nobody can copy.
+    Raises ValueError for a function that keeps variables or random generators, which nobody can copy.
     """
     import torch
     from transformers import PreTrainedTokenizerBase
     from transformers.processing_utils import ProcessorMixin
 
-    if getattr(collator, "__closure__", None):
+    if isinstance(collator, FunctionType) and _keeps_state(collator):
         raise ValueError("a function with variables of its own")
     kept = (torch.nn.Module, PreTrainedTokenizerBase, ProcessorMixin)
     shared = [value for value in getattr(collator, "__dict__", {}).values() if isinstance(value, kept)]
     return copy.deepcopy(collator, {id(value): value for value in shared})
+
+
+def _keeps_state(function: FunctionType) -> bool:
+    """Say whether calling `function` may change variables of its own, its defaults or a generator it finds by name."""
+    import numpy as np
+    import torch
+
+    generators = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+    named = [function.__globals__.get(name) for name in function.__code__.co_names]
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return bool(function.__closure__) or any(isinstance(value, generators) for value in [*named, *defaults])

@@ -40,7 +40,7 @@ class Counter:
         """Return `batch`, with its last label valid if it has no item: its mean is then finite and can weigh 0."""
         if not self.counts_labels:
             return batch
-        labels = batch[self.key].clone()
+        labels = batch[self.key].contiguous().clone()
         last = labels.view(-1)[-1:]
         # A comparison and no branch: a branch would wait for the GPU in each micro-batch.
         last.copy_(last.where(self(batch) > 0, last.new_zeros(())))

@@ -35,6 +35,9 @@ def mend(trainer: Trainer, verdict: LossKind, *, loss_scale: float) -> None:
     def compute_loss(
         model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Tensor | None = None
     ) -> Any:
+        if not model.training and counter.key not in inputs:  # an evaluation without labels
+            with unscaled(trainer):
+                return original(model, inputs, return_outputs=return_outputs, num_items_in_batch=None)
         items = counter(inputs)
         total = num_items_in_batch if model.training and num_items_in_batch is not None else items.clamp(min=1)
         # Data parallelism averages gradients over processes; the total is of all of them.

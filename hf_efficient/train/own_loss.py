@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.train.items import Batch
+from hf_efficient.train.items import Batch, Counter
 from hf_efficient.train.probe import TriedLoss
 from hf_efficient.train.stock import agreement
 
@@ -36,13 +36,15 @@ def own_loss(model: nn.Module, accelerator: Accelerator) -> TriedLoss:
 
 
 class OwnLoss:
-    """The last loss that a model returned, and whether it was given the number of items."""
+    """The losses that a model returned in one micro-batch, and whether it was given the number of items.
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self.value: torch.Tensor | None = None
-        self.given = False
+    With a counter, a forward without items gets one: its loss is then finite, and can weigh 0.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], counter: Counter | None = None) -> None:
+        self.values: tuple[tuple[torch.Tensor, bool], ...] = ()
         # The wrappers too: hooks put on a module after it was compiled are not run.
-        self._modules = list({id(module): module for module in modules}.values())
+        self._modules, self._counter = list({id(module): module for module in modules}.values()), counter
         self._handles: list[Any] = []
 
     @contextmanager
@@ -52,6 +54,8 @@ class OwnLoss:
             yield
             return
         self._handles = [module.register_forward_hook(self._see, with_kwargs=True) for module in self._modules]
+        if self._counter is not None:
+            self._handles += [m.register_forward_pre_hook(self._with_an_item, with_kwargs=True) for m in self._modules]
         try:
             yield
         finally:
@@ -59,16 +63,25 @@ class OwnLoss:
                 handle.remove()
             self._handles = []
 
+    def _with_an_item(self, module: nn.Module, arguments: Any, keywords: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        # Not in the batch that the loop gets: a loss of its own would count the item.
+        if self._counter is None or keywords.get(self._counter.key) is None:
+            return arguments, keywords
+        return arguments, dict(self._counter.with_an_item(keywords))
+
     def _see(self, module: nn.Module, arguments: Any, keywords: dict[str, Any], output: Any) -> None:
         loss = loss_in(output)
-        self.value = None if loss is None else loss.detach()
-        self.given = keywords.get("num_items_in_batch") is not None
+        if loss is not None:
+            self.values = (*self.values, (loss.detach(), keywords.get("num_items_in_batch") is not None))
 
-    def is_that(self, loss: torch.Tensor) -> torch.Tensor | None:
-        """Say whether `loss` is the model's own, by its bits; None if the model returned none."""
-        if self.value is None or self.value.shape != loss.shape:
-            return None
-        return loss.detach() == self.value
+    def is_that(self, loss: torch.Tensor, *, given: bool) -> torch.Tensor | None:
+        """Say whether `loss` is one of the model's own, by its bits; None if the model returned none.
+
+        Those that were given the number of items count only if `given`.
+        """
+        own = [value for value, had in self.values if (given or not had) and value.shape == loss.shape]
+        same = [loss.detach() == value for value in own]
+        return sum(same[1:], same[0]) > 0 if same else None
 
 
 def loss_in(output: Any) -> torch.Tensor | None:

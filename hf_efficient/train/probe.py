@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -54,6 +55,13 @@ class TriedLoss:
     names: Iterable[str] = ("labels",)
     agree: Agree = field(default=lambda numbers: numbers)
 
+    def labels_in(self, batch: Batch) -> list[str]:
+        """Return the keys of tensors that may be labels."""
+        import torch
+
+        tensors = [key for key, value in batch.items() if isinstance(value, torch.Tensor) and value.dim()]
+        return sorted(key for key in tensors if key in {*self.names} or "label" in key)
+
 
 def probe(subject: TriedLoss, batches: Sequence[Batch]) -> LossKind:
     """Return what the loss is, after some forward passes over `batches` that leave no trace.
@@ -62,6 +70,8 @@ def probe(subject: TriedLoss, batches: Sequence[Batch]) -> LossKind:
     """
     found = counters(batches[0], names=subject.names, shifted=shifts_labels(subject.model))
     # Tensors and lists that differ between processes would make them wait for each other for ever.
+    if not _alike(subject, found, batches[0]):
+        return LossKind(untried="its processes have batches of different kinds")
     if not found:
         return LossKind(untried="its batches hold no tensor that could be counted")
     norms = bool(training_batch_norms({module: module.training for module in subject.model.modules()}))
@@ -74,12 +84,21 @@ def probe(subject: TriedLoss, batches: Sequence[Batch]) -> LossKind:
     return replace(verdict, untried=f"{verdict.untried}: {trial.error}") if failed else verdict
 
 
+def _alike(subject: TriedLoss, found: list[Counter], batch: Batch) -> bool:
+    """Say whether all processes have the same ways to count, and will try their loss as often."""
+    mark = zlib.crc32(repr((found, subject.sees_items, subject.labels_in(batch))).encode())
+    halves = [mark % 2**16, mark // 2**16]  # numbers that 32-bit floats hold
+    agreed = subject.agree([*map(float, halves), *(-float(half) for half in halves)])
+    return [-number for number in agreed[2:]] == agreed[:2]
+
+
 class _Trial:
-    """The forward passes of one process."""
+    """The forward passes of one process: as many in each, because a loss may wait for the other processes."""
 
     def __init__(self, subject: TriedLoss, found: list[Counter], batches: Sequence[Batch]) -> None:
         self.subject, self.found = subject, found
-        self.whole, self.parts = try_batches(batches, found[0])
+        self.whole, parts = try_batches(batches, found[0])
+        self.divided, self.parts = bool(parts), parts or [self.whole] * 2
         self.error = ""
 
     def evidence(self) -> list[float]:
@@ -96,7 +115,7 @@ class _Trial:
             _error(many, one) if self.subject.sees_items else 0.0,
             0.0 if math.isfinite(mean) else math.inf,
             _error(again, mean if math.isfinite(mean) else one),
-            0.0 if self.parts else math.inf,
+            0.0 if self.divided else math.inf,
             self._moves_with_first_labels(items, mean),
             _error(sum(means), mean),
             _error(sum(sums), one),
@@ -136,21 +155,19 @@ class _Trial:
 
         Their share of an untrained model's loss is too even for sums to show it, but a loss moves by some bits.
         """
-        import torch
 
         def shares(count: Counter) -> list[float]:
             return [int(count(part)) / max(int(count(self.whole)), 1) for part in self.parts]
 
-        names = {name for name in self.whole if name in self.subject.names or "label" in name} - {counter.key}
-        for key in sorted(names):
-            labels = self.whole[key]
-            if not isinstance(labels, torch.Tensor) or not labels.dim() or key == "shift_labels":
+        others = False
+        for key in self.subject.labels_in(self.whole):
+            if key in (counter.key, "shift_labels"):
                 continue
+            labels = self.whole[key]
             other = Counter(key, "rows" if labels.dim() == 1 or labels.is_floating_point() else "labels")
             rolled = self.loss({**self.whole, key: labels.roll(1, 0)}, None)
-            if rolled != self.loss(self.whole, None) and shares(other) != shares(counter):
-                return True
-        return False
+            others |= rolled != self.loss(self.whole, None) and shares(other) != shares(counter)
+        return others
 
     def _moves_with_first_labels(self, items: torch.Tensor, mean: float) -> float:
         """Return 2 if the first label of the rows matters, 1 if not, 0 if that cannot be tried."""
@@ -160,15 +177,14 @@ class _Trial:
         labels = self.whole[key]
         first = labels[..., :1]
         other = labels.ne(first) & labels.ne(IGNORED)
-        if not bool(other.any()):
-            return 0.0
         changed = labels.clone()
         # a label that its row has elsewhere is a valid one, whatever the loss
         replaced = labels.gather(-1, other.int().argmax(-1, keepdim=True))
         changed[..., :1] = replaced.where(other.any(-1, keepdim=True), first)
         given = None if math.isfinite(mean) else items
         before = self.loss(self.whole, given)
-        return 1.0 + (self.loss({**self.whole, key: changed}, given) != before)
+        moved = self.loss({**self.whole, key: changed}, given) != before
+        return 1.0 + moved if bool(other.any()) else 0.0
 
 
 def _verdict(evidence: list[float], found: list[Counter], *, norms: bool, noise: float) -> LossKind:

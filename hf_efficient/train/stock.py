@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_efficient.train.batches import copied, try_batches
 from hf_efficient.train.items import Batch, Counter, counters
+from hf_efficient.train.notes import notes_kept
 from hf_efficient.train.probe import Agree, LossKind, TriedLoss, probe
-from hf_efficient.train.undisturbed import undisturbed
+from hf_efficient.train.undisturbed import in_training, undisturbed
 
 if TYPE_CHECKING:
     import torch
@@ -31,10 +31,11 @@ class Stock(NamedTuple):
 
 def try_trainer(trainer: Trainer, batches: Sequence[Batch]) -> tuple[LossKind, Stock]:
     """Return what the trainer's loss is, and what the stock Trainer does with it; leaves the trainer as it was."""
-    with _kept(trainer):
+    with notes_kept(trainer), in_training(trainer.model):
         batches = [trainer._prepare_inputs(batch) for batch in batches]
-        sees_items = trainer._get_num_items_in_batch(batches[:1], trainer.args.device) is not None
-        scale = _loss_scale(trainer, batches) if sees_items else 1.0
+        with unscaled(trainer):  # and no other process is waited for: it may have batches of another kind
+            sees_items = trainer._get_num_items_in_batch(batches[:1], trainer.args.device) is not None
+        scale = _loss_scale(trainer, batches, sees_items=sees_items)
         average = trainer.args.average_tokens_across_devices
         with unscaled(trainer):
             subject = TriedLoss(
@@ -90,9 +91,10 @@ def _loss_of(trainer: Trainer) -> Callable[[Batch, torch.Tensor | None], torch.T
     return loss_of
 
 
-def _loss_scale(trainer: Trainer, batches: Sequence[Batch]) -> float:
+def _loss_scale(trainer: Trainer, batches: Sequence[Batch], *, sees_items: bool) -> float:
     """Return what `compute_loss` multiplies by for the sake of the average over processes."""
-    if trainer.accelerator.num_processes == 1:
+    processes = trainer.accelerator.num_processes
+    if processes == 1 or agreement(trainer.accelerator)([float(not sees_items)])[0]:
         return 1.0
     loss_of, batch = _loss_of(trainer), batches[0]
     items = counters(batch, names=trainer.label_names, shifted=False)[0](batch).float().clamp(min=1)
@@ -133,7 +135,7 @@ def _stock(
     ours = [int(verdict.counter(batch)) for batch in tried]
     theirs = [int(trainer._get_num_items_in_batch([batch], trainer.args.device)) for batch in tried]
     miscounts = agreement(trainer.accelerator)([float(ours != theirs)])[0] > 0
-    factor *= sum(ours[:-2]) / max(sum(theirs[:-2]), 1)
+    factor *= sum(ours[:-2]) / max(sum(theirs[:-2]), 1) if any(ours[:-2]) else 1.0
     exact = (processes == 1 or average) and not miscounts and abs(factor - 1) < 1e-7
     return Stock(exact, factor, "", scale)
 
@@ -141,32 +143,3 @@ def _stock(
 def _all_labelled(batch: Batch, counter: Counter) -> Batch:
     """Return `batch` with every label valid: it is only counted, and no model sees it."""
     return {**batch, counter.key: batch[counter.key].new_zeros(batch[counter.key].shape)}
-
-
-@contextmanager
-def _kept(trainer: Trainer) -> Iterator[None]:
-    """Put back what a `compute_loss` of the user writes down in the trainer: lists, dicts and numbers."""
-    data = ("train_dataset", "eval_dataset")
-    notes = {name: value for name, value in vars(trainer).items() if name not in data and _is_note(value)}
-    before = {name: _copy(value) for name, value in notes.items()}
-    try:
-        yield
-    finally:
-        for name, value in notes.items():
-            if isinstance(value, list) and value != before[name]:
-                value[:] = before[name]
-            elif isinstance(value, dict) and value != before[name]:
-                value.clear()
-                value.update(before[name])
-            setattr(trainer, name, value)
-
-
-def _is_note(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str, list, dict))
-
-
-def _copy(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # what cannot be copied is no note
-        return value

@@ -47,6 +47,18 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer.copy_(before)
 
 
+@contextmanager
+def in_training(model: nn.Module) -> Iterator[None]:
+    """Put `model` in the mode that Trainer will train it in: `from_pretrained` leaves it evaluating."""
+    modes = {module: module.training for module in model.modules()}
+    model.train()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
 def training_batch_norms(modes: dict[nn.Module, bool]) -> list[nn.Module]:
     """Return those modules that normalise over the rows of a batch when they train, and do."""
     from torch.nn.modules.batchnorm import _BatchNorm

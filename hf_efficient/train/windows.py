@@ -47,16 +47,16 @@ class Window:
     def __iter__(self) -> Iterator[Batch]:
         """Yield the micro-batches; gradients are exchanged on the last one only."""
         last = len(self._batches) - 1
-        accelerator, counter, verdict = self._loop.accelerator, self._loop.counter, self._loop.verdict
-        means = verdict.counter is not None and not verdict.divides
+        accelerator, counter = self._loop.accelerator, self._loop.counter
         for number, batch in enumerate(self._batches):
             accelerator.sync_gradients = number == last
+            self._loop.seen.values = ()
             self._weight = counter(batch).to(self.items.device) / self.items
             with ExitStack() as stack:
                 stack.enter_context(self._loop.seen.watched())  # windows kept in a list outlive the loop over them
                 if number != last:
                     stack.enter_context(accelerator.no_sync(self._loop.model))
-                yield counter.with_an_item(batch) if means else batch
+                yield batch
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass of one micro-batch, with the model's own loss or a sum over its items / `items`.
@@ -66,8 +66,8 @@ class Window:
         processes; `items` has already divided by all of them, so both are undone.
         """
         verdict, seen, accelerator = self._loop.verdict, self._loop.seen, self._loop.accelerator
-        summed = seen.given and (verdict.divides or verdict.part)
-        own = None if summed or (verdict.counter is None and verdict.untried) else seen.is_that(loss)
+        unknown, summed = verdict.counter is None and verdict.untried, verdict.divides or verdict.part
+        own = None if unknown else seen.is_that(loss, given=not summed)
         if own is not None:
             loss = loss * self._weight.where(own, self._weight.new_ones(()))
         self.loss += loss.detach()
@@ -93,7 +93,8 @@ def windows(loader: Iterable[Batch], accelerator: Accelerator) -> Iterator[Windo
         return
     verdict = probe(own_loss(inner, accelerator), window)
     counter = _counter(verdict, window[0], inner)
-    seen = OwnLoss([inner, accelerator._models[-1], model])
+    means = verdict.counter is not None and not verdict.divides
+    seen = OwnLoss([inner, accelerator._models[-1], model], counter if means else None)
     with seen.watched():
         while window:
             yield Window(window, Loop(accelerator, model, verdict, counter, seen))
