@@ -55,6 +55,7 @@ def loop(
     dropped: bool = False,
     half: bool = False,
     unscaled: bool = True,
+    zeroed: bool = True,
 ) -> Callable[..., list[float]]:
     """Return a hand-written loop of SGD on plain torch, which is right unless it is told to be wrong."""
 
@@ -86,7 +87,8 @@ def loop(
             torch.nn.utils.clip_grad_norm_(model.parameters(), 100.0)
             scaler.step(optimizer)
             scaler.update()
-            optimizer.zero_grad()
+            if zeroed:
+                optimizer.zero_grad()
             if not per_micro_batch:
                 schedule.step()
             losses.append(mean)

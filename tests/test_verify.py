@@ -12,7 +12,8 @@ import numpy
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Trainer
+from transformers.utils import logging
 
 import hf_efficient as hf
 from hf_efficient.cli import main
@@ -160,6 +161,32 @@ def test_a_process_is_left_as_it_was(folder: Callable[[str], str]) -> None:
     assert torch.equal(states[2], torch.get_rng_state())
     assert dict(os.environ) == environment
     assert AcceleratorState._shared_state == {}
+
+
+def test_what_a_loop_leaves_behind_is_put_back(folder: Callable[[str], str]) -> None:
+    """A loop that stops is said to stop, and neither its switches nor quiet progress bars outlive it."""
+
+    def stops(*_: Any) -> None:
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        raise RuntimeError("no such batch")
+
+    logging.disable_progress_bar()
+    try:
+        with pytest.raises(ValueError, match=r"What you passed cannot train .* no such batch"):
+            hf.verify("bf16", model=folder("llama"), loop=stops)
+        assert not logging.is_progress_bar_enabled()
+    finally:
+        logging.enable_progress_bar()
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_two_doors_are_refused(folder: Callable[[str], str]) -> None:
+    """A door that there is not, and two at once, are refused in a sentence."""
+    for keywords in ({"door": "lop"}, {"trainer": Trainer, "loop": print}, {"trainer": Trainer, "door": "loop"}):
+        with pytest.raises(ValueError, match="One door at a time"):
+            hf.verify("bf16", model=folder("llama"), **keywords)
 
 
 def test_the_command(folder: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:

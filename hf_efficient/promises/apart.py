@@ -7,7 +7,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import Any
 from unittest import mock
 
@@ -23,11 +23,15 @@ def apart() -> Iterator[None]:
     import numpy
     import torch
 
-    with mock.patch.dict(os.environ), warnings.catch_warnings(), redirect_stdout(sys.stderr), _accelerate():
+    with ExitStack() as stack:
+        for part in (mock.patch.dict(os.environ), warnings.catch_warnings(), redirect_stdout(sys.stderr)):
+            stack.enter_context(part)
+        stack.enter_context(_accelerate())
+        stack.enter_context(torch.enable_grad())
         warnings.simplefilter("ignore")
         generators = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
         backends: Any = torch.backends
-        matmul, compiled = backends.fp32_precision, graphs()
+        matmul, compiled, dtype = backends.fp32_precision, graphs(), torch.get_default_dtype()
         try:
             yield
         finally:
@@ -35,6 +39,7 @@ def apart() -> Iterator[None]:
             numpy.random.set_state(generators[1])
             torch.set_rng_state(generators[2])
             backends.fp32_precision = matmul
+            torch.set_default_dtype(dtype)
             if graphs() != compiled:
                 torch._dynamo.reset()
 
@@ -54,7 +59,8 @@ def _accelerate() -> Iterator[None]:
         process._VARIABLES,
     ]
     kept = [dict(state) for state in shared]
-    quiet, bars = logging.get_verbosity(), data_logging.is_progress_bar_enabled()
+    quiet = logging.get_verbosity()
+    bars, data_bars = logging.is_progress_bar_enabled(), data_logging.is_progress_bar_enabled()
     for state in shared:
         state.clear()
     logging.set_verbosity_error()
@@ -64,8 +70,9 @@ def _accelerate() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(quiet)
-        logging.enable_progress_bar()
         if bars:
+            logging.enable_progress_bar()
+        if data_bars:
             data_logging.enable_progress_bar()
         for state, before in zip(shared, kept, strict=True):
             state.clear()

@@ -83,11 +83,25 @@ def fingerprint(main: Tensor, tensors: Mapping[str, Tensor]) -> tuple[float, ...
     return tuple(round(value, 3) for value in values.flatten(1).sum(1).tolist())
 
 
+def drop_rates(model: nn.Module) -> dict[str, float]:
+    """Return how much each module drops: dropout's own rate, and rates that other modules have as attributes."""
+    rates: dict[str, float] = {}
+    for name, module in model.named_modules():
+        if "Dropout" in type(module).__name__ and hasattr(module, "p"):
+            rates[name] = float(module.p)
+        rates |= {f"{name}.{key}": value for key, value in vars(module).items() if _is_rate(key, value)}
+    return rates
+
+
+def _is_rate(key: str, value: object) -> bool:
+    return "drop" in key and isinstance(value, float)
+
+
 def asleep(model: nn.Module) -> tuple[str, ...]:
     """Return the modules with dropout that are in evaluation mode; the model itself is an empty name."""
-    drops = [name for name, m in model.named_modules() if "Dropout" in type(m).__name__ and getattr(m, "p", 0) > 0]
     modules = dict(model.named_modules())
-    return tuple(name for name in ["", *drops] if not modules[name].training)
+    drops = [name if name in modules else name.rpartition(".")[0] for name, p in drop_rates(model).items() if p > 0]
+    return tuple(name for name in dict.fromkeys(["", *drops]) if not modules[name].training)
 
 
 def about_optimizer(optimizer: Optimizer) -> tuple[str, ...]:

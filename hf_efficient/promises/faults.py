@@ -14,6 +14,9 @@ ALIKE = 1.3
 """Factors of two norms that are the same but for the spread of micro-batches; less than the 2 of two steps."""
 
 
+LEAVE = "leave the trick out of this training"
+
+
 @dataclass(frozen=True)
 class Case:
     """One run, how far it is from torch alone, and the same door without tricks."""
@@ -70,8 +73,22 @@ def _asleep(case: Case) -> Fault | None:
     )
 
 
+def _redropped(case: Case) -> Fault | None:
+    if not case.seen.redropped:
+        return None
+    return Fault(
+        f"{case.seen.redropped[0]} drops otherwise while it trains than when training began",
+        "set dropout in the model's configuration, once and before training",
+    )
+
+
 def _lost_samples(case: Case) -> Fault | None:
     seen = tuple(update.samples for update in case.seen.updates)
+    if seen == case.samples and len(seen) != len(case.plain):
+        return Fault(
+            f"an epoch has {len(seen)} updates instead of {len(case.plain)}, with or without the trick",
+            "update once per window of micro-batches and after the last one of the epoch, without drop_last",
+        )
     if seen == case.samples:
         return None
     if len(seen) == len(case.samples) - 1 and seen == case.samples[:-1]:
@@ -119,8 +136,30 @@ def _lost_gradients(case: Case) -> Fault | None:
         return None
     return Fault(
         f"{len(lost)} parameters get no gradient, {lost[0]} among them",
-        "reentrant checkpointing loses gradients where no input of a layer requires one: pass use_reentrant=False",
+        "look for requires_grad_(False), detach() and torch.no_grad() around them; reentrant checkpointing loses "
+        "gradients where no input of a layer requires one: pass use_reentrant=False",
     )
+
+
+def _left_out(case: Case) -> Fault | None:
+    there = {name for plain in case.plain for name, part in plain.gradients.items() if float(part.norm()) > 0}
+    lost = [name for name in case.seen.left_out if name in there]
+    if not lost or not case.seen.updates:
+        return None
+    return Fault(
+        f"{len(lost)} parameters have gradients and no optimizer, {lost[0]} among them",
+        "give the optimizer all parameters that require gradients, or call requires_grad_(False) on these",
+    )
+
+
+def _not_zeroed(case: Case) -> Fault | None:
+    plain = [part for one in case.plain if (part := one.gradient(case.seen.names)) is not None]
+    if not case.off or len(plain) < 2 or len(plain) != len(case.seen.updates):
+        return None
+    wrong = plain[0] + plain[1]
+    if float((case.seen.updates[1].gradient - wrong).norm()) > 0.01 * float(wrong.norm()):
+        return None
+    return Fault("gradients of earlier updates are added to those of later ones", "zero them after each update")
 
 
 def _leak(case: Case) -> Fault | None:
@@ -161,17 +200,20 @@ def _far(case: Case) -> Fault | None:
     return Fault(
         f"the gradient is {distance:.2g} off (promised {case.bound:.2g}), its norm {ratio:.4g} times the right one"
         f"{where}{said}",
-        "leave the trick out of this training",
+        LEAVE,
     )
 
 
 _FINDERS: tuple[Callable[[Case], Fault | None], ...] = (
     _no_number,
     _asleep,
+    _redropped,
     _lost_samples,
     _schedule,
     _clipped_scaled,
     _lost_gradients,
+    _left_out,
+    _not_zeroed,
     _leak,
     _scaled,
     _far,

@@ -10,7 +10,7 @@ from hf_efficient.emit.head import NeedsAutocastError, NotMadeForError
 from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
 from hf_efficient.promises.facts import FACTS
-from hf_efficient.promises.faults import Case, first_fault
+from hf_efficient.promises.faults import LEAVE, Case, first_fault
 from hf_efficient.promises.measure import Measured
 from hf_efficient.promises.trial import Trial
 from hf_efficient.promises.watch import Seen
@@ -24,6 +24,7 @@ EPS = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 BESIDE_THE_GRADIENT = ("optimizer", "clipping", "adapter", "evaluation", "data")
 """Families that promise another training and still leave the gradient of what is trained as it is."""
 STOPS = "training stops"
+ALONE = "no trick is on: look at the loss, the labels and the clipping of what trains, or take Trainer itself"
 Word = Literal["exact", "close", "different", "broken", "not exercised here", "does not apply"]
 
 
@@ -89,7 +90,8 @@ def _judged(name: str, plan: Plan, case: Case, base: Seen, dropped: tuple[Case, 
     if not fault and dropped:
         fault = first_fault(dropped[0] if _same_masks(*dropped) else replace(dropped[0], bound=None))
     if fault:
-        return replace(found, verdict="broken", why=fault.why, fix=fault.fix)
+        fix = ALONE if fault.fix == LEAVE and not plan.tricks else fault.fix
+        return replace(found, verdict="broken", why=fault.why, fix=fix)
     unseen = [trick.name for trick in plan.tricks if not _shown(trick, case.seen, base)]
     if unseen and len(unseen) == len(plan.tricks):
         why = "nothing that the run shows of itself is other than without it"

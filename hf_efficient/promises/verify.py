@@ -49,6 +49,8 @@ def verify(
 
     Raises ValueError for names, models and data that cannot be.
     """
+    if door not in ("trainer", "loop") or (trainer and (loop or door == "loop")):
+        raise ValueError(f"One door at a time, 'trainer' or 'loop': door is {door!r}; `trainer` and `loop` are yours.")
     machine = training_machine()
     plan = make_plan(*names, without=without, machine=machine)
     own = trainer or loop
@@ -65,6 +67,8 @@ def verify(
 def verdicts(plan: Plan, trial: Trial, machine: Machine) -> Iterator[Verdict]:
     """Yield the verdicts of a plan on a subject that is there already, one by one."""
     nothing = judge(NOTHING, Plan(), trial)
+    if nothing.why.startswith(STOPS) and not trial.ours:
+        raise ValueError(f"What you passed cannot train {trial.subject.name} without any trick ({nothing.why}).")
     if nothing.why.startswith(STOPS):
         raise ValueError(
             f"{trial.subject.name} cannot be trained here without any trick ({nothing.why}): without data of "

@@ -14,6 +14,7 @@ from hf_efficient.promises.facts import (
     asleep,
     documents_of,
     draw_alike,
+    drop_rates,
     fingerprint,
     graphs,
     matmul_precision,
@@ -50,9 +51,13 @@ class Seen:
     updates: list[Update] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     clips: list[tuple[float, float]] = field(default_factory=list)
-    """Limit and norm before clipping, of each call of torch's clip_grad_norm_."""
+    """Limit and norm before clipping, of each call of torch's clip_grad_norm_, by whatever name."""
     asleep: tuple[str, ...] = ()
     """Modules with dropout, or the model itself (""), that ran in evaluation mode while they were trained."""
+    redropped: tuple[str, ...] = ()
+    """What drops otherwise while it is trained than when training began."""
+    left_out: tuple[str, ...] = ()
+    """Parameters that require gradients and that no optimizer has."""
     full_masks: bool = False
     """Did rows of several documents come with an attention mask that masks nothing?"""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -75,6 +80,10 @@ class Watch:
     _samples: int = 0
     _learns: bool = False
     _calls: Counter[str] = field(default_factory=Counter)
+    _stepped: set[int] = field(default_factory=set)
+    """Optimizers that have stepped in this update."""
+    _held: set[int] = field(default_factory=set)
+    """Parameters that some optimizer has."""
 
     @contextmanager
     def on(self) -> Iterator[Seen]:
@@ -85,6 +94,7 @@ class Watch:
         self.seen.names, self.seen.sizes = list(self._trained), [p.numel() for p in self._trained.values()]
         self.seen.size = float(sum(p.detach().double().square().sum() for p in self._trained.values()) ** 0.5)
         self._before = {name: p.detach().clone() for name, p in self._trained.items()}
+        self._drops = drop_rates(self.model)
         forward: Any = self._forward if self.inside else uncompiled(self._forward)
         handles = [
             self.model.register_forward_pre_hook(forward, with_kwargs=True),
@@ -129,6 +139,8 @@ class Watch:
             self.seen.full_masks |= mask is not None and bool(mask.bool().all())
         self.seen.facts["noise"] = any("neftune" in str(h) for m in model.modules() for h in m._forward_hooks.values())
         self.seen.asleep = self.seen.asleep or asleep(model)
+        rates = drop_rates(model)
+        self.seen.redropped = self.seen.redropped or tuple(n for n in rates if rates[n] != self._drops.get(n))
 
     def _layer(self, module: nn.Module, _: Any, output: Any) -> None:
         import torch
@@ -146,10 +158,15 @@ class Watch:
 
         if not self._mine(optimizer):
             return
+        self._held |= {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not self._forwards and self._stepped and id(optimizer) not in self._stepped:
+            self._stepped.add(id(optimizer))  # one of several, or the one inside another
+            return
+        self._stepped = {id(optimizer)}
         missing = tuple(name for name, p in self._trained.items() if p.grad is None)
         gradient = _vector(p.grad if p.grad is not None else torch.zeros_like(p) for p in self._trained.values())
-        rate = float(optimizer.param_groups[0]["lr"])
-        self.seen.updates.append(Update(gradient, gradient, rate, self._forwards, self._samples, missing))
+        rate, change = float(optimizer.param_groups[0]["lr"]), torch.zeros_like(gradient)
+        self.seen.updates.append(Update(gradient, change, rate, self._forwards, self._samples, missing))
         self._forwards = self._samples = 0
         self.seen.facts["optimizer"] = about_optimizer(optimizer)
 
@@ -162,22 +179,21 @@ class Watch:
             getattr(value, "is_paged", False) for state in optimizer.state.values() for value in state.values()
         )
         with torch.no_grad():
-            self.seen.updates[-1].change = _vector(p - self._before[name] for name, p in self._trained.items())
+            self.seen.updates[-1].change += _vector(p - self._before[name] for name, p in self._trained.items())
             for name, parameter in self._trained.items():
                 parameter.copy_(self._before[name])
 
     def _clipping(self) -> Any:
-        import torch
+        from torch.nn.utils import clip_grad
 
-        clip: Callable[..., Tensor] = torch.nn.utils.clip_grad_norm_
+        clip: Callable[..., None] = clip_grad._clip_grads_with_norm_  # what clip_grad_norm_ calls, imported or not
 
-        def noted(parameters: Any, max_norm: float, *args: Any, **keywords: Any) -> Tensor:
-            norm = clip(parameters, max_norm, *args, **keywords)
+        def noted(parameters: Any, max_norm: float, norm: Tensor, *args: Any, **keywords: Any) -> None:
+            clip(parameters, max_norm, norm, *args, **keywords)
             if max_norm < float("inf"):
                 self.seen.clips.append((float(max_norm), float(norm)))
-            return norm
 
-        return mock.patch.object(torch.nn.utils, "clip_grad_norm_", noted)
+        return mock.patch.object(clip_grad, "_clip_grads_with_norm_", noted)
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -201,6 +217,7 @@ class Watch:
 
     def _conclude(self, graphs: int) -> None:
         facts, forwards = self.seen.facts, sum(update.forwards for update in self.seen.updates)
+        self.seen.left_out = tuple(name for name, p in self._trained.items() if id(p) not in self._held)
         facts["forwards"] = tuple(update.forwards for update in self.seen.updates)
         facts["graphs"] = graphs > 0
         facts["clipped"] = any(norm > limit for limit, norm in self.seen.clips)
