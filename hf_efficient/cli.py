@@ -116,7 +116,7 @@ def verify(
     """Train a few updates with and without each trick and say which promises about the training were kept."""
     from hf_efficient.promises.verify import verify as verdicts
 
-    tell = render.tell_verdict if sys.stderr.isatty() else lambda verdict: None
+    tell = render.tell_verdict if sys.stderr.isatty() else None
     rows = [v.row() for v in verdicts(*names, model=model, data=data, without=without or (), door=door, tell=tell)]
     _show({"verdicts": rows}, as_json, render.verdicts)
     if any(row["verdict"] == "broken" for row in rows):

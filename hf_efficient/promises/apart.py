@@ -49,6 +49,7 @@ def _accelerate() -> Iterator[None]:
     """Give the block its own AcceleratorState, plans' switches and quiet libraries."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
     from datasets.utils import logging as data_logging
+    from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
     from hf_efficient.emit import process
@@ -59,17 +60,19 @@ def _accelerate() -> Iterator[None]:
         process._VARIABLES,
     ]
     kept = [dict(state) for state in shared]
-    quiet = logging.get_verbosity()
+    quiet, hub = logging.get_verbosity(), hub_logging.get_verbosity()
     bars, data_bars = logging.is_progress_bar_enabled(), data_logging.is_progress_bar_enabled()
     for state in shared:
         state.clear()
     logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()
     logging.disable_progress_bar()
     data_logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(quiet)
+        hub_logging.set_verbosity(hub)
         if bars:
             logging.enable_progress_bar()
         if data_bars:

@@ -94,7 +94,8 @@ def _train(trainer: Trainer, model: nn.Module, watch: Watch, rows: Rows) -> Seen
         if trainer.args.eval_accumulation_steps:
             trainer.evaluate(rows)
     seen.losses = list(losses.values())
-    seen.report = str(getattr(trainer, "accumulation", ""))
+    accumulation = getattr(trainer, "accumulation", None)
+    seen.report, seen.mended = str(accumulation or ""), bool(accumulation and accumulation.mended)
     return seen
 
 

@@ -129,13 +129,16 @@ def _clipped_scaled(case: Case) -> Fault | None:
 
 
 def _lost_gradients(case: Case) -> Fault | None:
-    missing = sorted({name for update in case.seen.updates for name in update.missing})
-    there = {name for plain in case.plain for name, part in plain.gradients.items() if float(part.norm()) > 0}
-    lost = [name for name in missing if name in there]
+    lost = sorted(
+        name
+        for update, plain in zip(case.seen.updates, case.plain, strict=False)
+        for name in set(update.missing)
+        if name in plain.gradients and float(plain.gradients[name].norm()) > 0
+    )
     if not lost:
         return None
     return Fault(
-        f"{len(lost)} parameters get no gradient, {lost[0]} among them",
+        f"{len(set(lost))} parameters get no gradient, {lost[0]} among them",
         "look for requires_grad_(False), detach() and torch.no_grad() around them; reentrant checkpointing loses "
         "gradients where no input of a layer requires one: pass use_reentrant=False",
     )
@@ -186,7 +189,9 @@ def _scaled(case: Case) -> Fault | None:
         return Fault(
             f"the gradient is {steps} times what it should be: the loss drops num_items_in_batch, and nothing divides "
             "it by the accumulation steps",
-            "call exact_accumulation(trainer) before trainer.train(), or divide the summed loss by num_items_in_batch",
+            "take one larger batch: exact_accumulation could not mend this loss"
+            if case.seen.report
+            else "call exact_accumulation(trainer) before trainer.train(), or divide the sum by num_items_in_batch",
         )
     return None
 
@@ -196,7 +201,11 @@ def _far(case: Case) -> Fault | None:
         return None
     distance, ratio = case.measured.gradient_diff, case.measured.norm_ratio
     where = f", most in {_listed(case.measured.where)}" if case.measured.where else ""
-    said = f"; {case.seen.report}" if case.seen.report and "chang" in case.seen.report else ""
+    said = (
+        f"; {case.seen.report}"
+        if case.seen.report and not case.seen.mended and "Accumulation changes" in case.seen.report
+        else ""
+    )
     return Fault(
         f"the gradient is {distance:.2g} off (promised {case.bound:.2g}), its norm {ratio:.4g} times the right one"
         f"{where}{said}",

@@ -100,6 +100,8 @@ def _judged(name: str, plan: Plan, case: Case, base: Seen, dropped: tuple[Case, 
         why = "the parameters that it trains are not those of the model: there is nothing to compare"
         return replace(found, verdict="not exercised here", why=why)
     why = _kept(plan.tricks, case) + (f"; not exercised here: {', '.join(unseen)}" if unseen else "")
+    if case.seen.mended and any(update.forwards > 1 for update in case.seen.updates):
+        why += f"; by exact_accumulation: {case.seen.report.partition('. ')[0]}"
     return replace(found, why=why)
 
 
@@ -131,8 +133,10 @@ def _kept(tricks: Sequence[Trick], case: Case) -> str:
     distance = case.measured.gradient_diff or 0.0
     coarse = max((trick.within for trick in tricks if trick.within), key=_size, default=None)
     if coarse:
-        return f"{distance / EPS[coarse.dtype]:.2g} eps of {coarse.dtype}, promised {coarse.multiple:g}"
-    return f"{distance:.1e}, promised {case.bound:g}" if case.bound is not None else f"{distance:.1e}, promised nothing"
+        return f"gradient {distance / EPS[coarse.dtype]:.2g} eps of {coarse.dtype} off, at most {coarse.multiple:g}"
+    return f"gradient {distance:.1e} off" + (
+        f", at most {case.bound:g}" if case.bound is not None else ", as it may be"
+    )
 
 
 def _shown(trick: Trick, seen: Seen, base: Seen) -> bool:

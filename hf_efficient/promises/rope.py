@@ -9,6 +9,8 @@ from hf_efficient.promises.sizes import HEAD, HEADS, HIDDEN
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+SPATIAL = ("qwen2_vl_text", "qwen2_5_vl_text")
+"""Types of configurations whose models take sections of 16, 24 and 24 where none are named."""
 ORIGINAL = 256
 """The positions before an extension, at most; a tiny model has 512."""
 
@@ -20,9 +22,17 @@ def fit_rope(config: PreTrainedConfig) -> None:
         if isinstance(settings, dict):
             setattr(config, name, {key: _fit_one(config, key, value) for key, value in settings.items()})
             setattr(config, name, _fitted(getattr(config, name), _rotated(config, getattr(config, name))))
+    _name_sections(config)
     original = vars(config).get("original_max_position_embeddings")
     if isinstance(original, int):
         config.original_max_position_embeddings = min(original, ORIGINAL)
+
+
+def _name_sections(config: PreTrainedConfig) -> None:
+    """Write down the sections of rotary positions in space and time, where a model has its own for its usual size."""
+    settings = vars(config).get("rope_parameters")
+    if config.model_type in SPATIAL and isinstance(settings, dict) and "mrope_section" not in settings:
+        config.rope_parameters = {**settings, "mrope_section": _sections([16, 24, 24], _rotated(config, settings) // 2)}
 
 
 def _fit_one(config: PreTrainedConfig, key: str, value: Any) -> Any:

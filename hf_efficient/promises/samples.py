@@ -61,20 +61,23 @@ def your_subject(model: str | nn.Module, data: Any, samples: int, *, collator: C
     `data` holds rows of the model's inputs, or names a file of texts, which a language model learns to continue.
     Raises ValueError for data that this model cannot take.
     """
-    from hf_efficient.promises.words import word_tokenizer
+    from torch import nn
 
-    load = _named(model) if isinstance(model, str) else lambda **_: copy.deepcopy(model)
+    if not isinstance(model, str | nn.Module):
+        raise ValueError(f"A model is a Hub id, a folder or a module, and {model!r} is none.")
     if data is None:
         raise ValueError("A module of yours needs rows of its inputs: pass data=[{'input_ids': [...], ...}, ...].")
-    if isinstance(model, str):
-        tokenizer = _tokenizer(model)
-        rows = _text_rows(load(), tokenizer, data) if isinstance(data, str) else data
-    else:
-        rows, tokenizer = data, word_tokenizer(model.config)
+    texts = load_texts(data)[0] if isinstance(data, str) else None  # before the model, which takes longer
+    with apart():
+        load = _named(model) if isinstance(model, str) else lambda **_: copy.deepcopy(model)
+        tokenizer = _tokenizer(model) if isinstance(model, str) else _made_tokenizer(model, collator)
+        rows = data if texts is None else _text_rows(load(), tokenizer, texts)
     rows = [rows[number] for number in range(min(samples, len(rows)))]
-    if len(rows) < LEAST or not all(isinstance(row, Mapping) for row in rows):
+    if wrong := next((row for row in rows if not isinstance(row, Mapping)), None):
+        raise ValueError(f"A row is a mapping of the model's inputs, and {wrong!r} is none.")
+    if len(rows) < LEAST:
         raise ValueError(
-            f"At least {LEAST} rows, each a mapping of the model's inputs, are needed; there are {len(rows)}."
+            f"At least {LEAST} rows are needed, for two updates of which one is short; there are {len(rows)}."
         )
 
     def made(plan: Plan, model: nn.Module) -> Collate:
@@ -102,17 +105,31 @@ def _tokenizer(name: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except Exception as error:  # whatever the readers of tokenizers raise
-        raise ValueError(f"Cannot load the tokenizer of {name}: {one_sentence(error)[:400]}") from None
+        raise ValueError(
+            f"With --data the model itself is trained, and {name} has no tokenizer that can be loaded: "
+            f"{one_sentence(error)[:300]}"
+        ) from None
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def _text_rows(model: Any, tokenizer: Any, data: str) -> Any:
-    """Return the texts of a file as rows for a causal language model."""
+def _made_tokenizer(model: Any, collator: Any) -> Any:
+    """Return a tokenizer that pads for a module of yours; None where your own collator does."""
+    from hf_efficient.promises.words import word_tokenizer
+
+    if collator is not None:
+        return None
+    if not hasattr(model, "config"):
+        raise ValueError(f"How rows of a {type(model).__name__} become a batch is not known: pass collator=.")
+    return word_tokenizer(model.config)
+
+
+def _text_rows(model: Any, tokenizer: Any, texts: Any) -> Any:
+    """Return texts as rows for a causal language model."""
     if not shifts_labels(model):
         raise ValueError(
             f"A file of texts is for causal language models, and {type(model).__name__} is none: call verify() from "
             "Python with rows of its inputs, or leave --data out for a tiny model with made rows."
         )
-    return token_rows(load_texts(data)[0], tokenizer, TOKENS)
+    return token_rows(texts, tokenizer, TOKENS)

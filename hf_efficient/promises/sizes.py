@@ -33,7 +33,7 @@ RULES: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     (r"hidden_size_per_layer_input", _to(HEAD)),
     (r"^(q_lora_rank|kv_lora_rank|o_lora_rank|.*_lora_rank|.*lora_dim)$", _most(32)),
     (r"qk_rope_head_dim|^rotary_dim|^rotary_emb_dim", _most(ROTATED)),
-    (r"d_kv$|head_dim$|mamba_d_head|head_size$|kv_channels|attention_head_dim", _to(HEAD)),
+    (r"d_kv$|head_dim$|^d_head$|mamba_d_head|head_size$|kv_channels|attention_head_dim", _to(HEAD)),
     (r"^mamba_(n|num)_heads$", _to(2 * HIDDEN // HEAD)),
     (r"(state_size|d_state|ssm_state_size)$", _most(HEAD)),
     (r"(time_step_rank|dt_rank)$", _most(4)),

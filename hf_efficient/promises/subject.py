@@ -49,6 +49,9 @@ class Subject:
 def silence(model: nn.Module) -> int:
     """Turn every dropout of `model` off, modules' and those that attributes or the configuration name; count them."""
     found = 0
+    for config in {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}.values():
+        if getattr(config, "apply_spec_augment", False):  # speech models mask what they hear, by numpy's numbers
+            config.apply_spec_augment, found = False, found + 1
     for module in model.modules():
         if "Dropout" in type(module).__name__ and getattr(module, "p", 0) > 0:
             module.p, found = 0.0, found + 1  # type: ignore[assignment]

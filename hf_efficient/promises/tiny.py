@@ -44,6 +44,8 @@ def load_config(name: str) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     path = Path(name).expanduser()
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise ValueError(f"{name} has no config.json: check --model.")
     if name.startswith((".", "/", "~")) and not path.is_dir():
         raise ValueError(f"There is no folder {name}: check --model.")
     try:
@@ -122,8 +124,11 @@ def tiny_folder(config: PreTrainedConfig, folder: str | Path, *, seed: int = 0) 
     Raises ValueError where the model cannot be made small.
     """
     model = _built(config, seed)
-    model.save_pretrained(folder)
-    word_tokenizer(model.config).save_pretrained(folder)
+    try:
+        model.save_pretrained(folder)
+        word_tokenizer(model.config).save_pretrained(folder)
+    except Exception as error:  # configurations check themselves again when they are saved
+        raise _refusal(type(model), error) from None
     return Path(folder)
 
 
@@ -150,13 +155,16 @@ def _built(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
                 model: PreTrainedModel = kind(small).float()
                 _sharpen(model)
     except Exception as error:  # whatever the checks and layers of several hundred classes raise
-        raise ValueError(
-            f"A small {kind.__name__} cannot be built from this configuration: {one_sentence(error)[:300]}; {REMEDY}."
-        ) from None
+        raise _refusal(kind, error) from None
     if size > MOST:
         raise ValueError(f"A small {kind.__name__} cannot be built: it would have {size:,} parameters; {REMEDY}.")
     model.config.architectures = [kind.__name__]
     return model.train()
+
+
+def _refusal(kind: type[PreTrainedModel], error: Exception) -> ValueError:
+    why = one_sentence(error)[:300].rstrip(".")
+    return ValueError(f"A small {kind.__name__} cannot be built from this configuration: {why}; {REMEDY}.")
 
 
 def _size(config: PreTrainedConfig, kind: type[PreTrainedModel]) -> int:

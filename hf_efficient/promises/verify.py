@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_efficient.emit.head import NotMadeForError, require_head
@@ -12,6 +13,7 @@ from hf_efficient.machine import Machine
 from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
 from hf_efficient.presets import Preset
+from hf_efficient.promises.apart import apart
 from hf_efficient.promises.doors import Loop, MakeTrainer, by_loop, by_trainer
 from hf_efficient.promises.judge import STOPS, Verdict, judge, promised
 from hf_efficient.promises.subject import Rows, Subject
@@ -34,7 +36,7 @@ def verify(
     trainer: MakeTrainer | None = None,
     loop: Loop | None = None,
     collator: Any = None,
-    tell: Callable[[Verdict], Any] = lambda verdict: None,
+    tell: Callable[[Verdict], Any] | None = None,
 ) -> list[Verdict]:
     """Return a verdict for the training without tricks, for each trick of the plan, and for the whole plan.
 
@@ -59,7 +61,8 @@ def verify(
     with _subject(model, data, collator, wanted) as subject:
         trial, found = Trial(subject, opened, ours=own is None), []
         for verdict in verdicts(plan, trial, machine):
-            tell(verdict)
+            if tell:
+                tell(verdict)
             found.append(verdict)
         return found
 
@@ -74,15 +77,16 @@ def verdicts(plan: Plan, trial: Trial, machine: Machine) -> Iterator[Verdict]:
             f"{trial.subject.name} cannot be trained here without any trick ({nothing.why}): without data of "
             "yours a tiny model is trained on made rows; give the model's own rows instead."
         )
-    yield nothing
+    yield replace(nothing, why=f"{type(trial.head).__name__}: {nothing.why}")
     able: list[Trick] = []
     for trick in plan.tricks:
         solo = make_plan(trick)
         if excuse := _excuse(trick, solo, machine, trial):
             yield excuse
-        else:
-            able.append(trick)
-            yield judge(trick.name, solo, trial)
+            continue
+        found = judge(trick.name, solo, trial)
+        able += [trick] if found.verdict != "does not apply" else []
+        yield found
     if len(plan.tricks) > 1:
         yield _whole(plan, able, trial)
 
@@ -121,7 +125,9 @@ def _subject(model: Any, data: Any, collator: Any, wanted: int) -> Iterator[Subj
     from hf_efficient.promises.tiny import load_config
 
     if isinstance(model, str) and data is None:
-        with tiny_subject(load_config(model), model, wanted, collator=collator) as subject:
+        with apart():
+            config = load_config(model)
+        with tiny_subject(config, model, wanted, collator=collator) as subject:
             yield subject
     else:
         yield your_subject(model, data, wanted, collator=collator)

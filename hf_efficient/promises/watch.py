@@ -61,6 +61,7 @@ class Seen:
     full_masks: bool = False
     """Did rows of several documents come with an attention mask that masks nothing?"""
     facts: dict[str, Any] = field(default_factory=dict)
+    mended: bool = False
     report: str = ""
     """What `exact_accumulation` or `windows` said."""
 

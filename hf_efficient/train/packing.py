@@ -72,7 +72,7 @@ def _without_padding(row: Mapping[str, Any], columns: Sequence[str]) -> dict[str
 
 
 def keep_documents_apart(model: Any, collate: Collate) -> None:
-    """Turn the model's cache off, and raise ValueError where a packed document sees another one.
+    """Turn the model's cache off, and raise NotMadeForError where a packed document sees another one.
 
     Two documents of a few tokens are run packed: the logits of the second must not depend on what the first says, and
     must be those that it has alone. transformers masks packed rows by their restarted positions only without a cache.
@@ -82,9 +82,9 @@ def keep_documents_apart(model: Any, collate: Collate) -> None:
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     name = type(model).__name__
     if not shifts_labels(model):
-        raise ValueError(f"packing is made for causal language models, and {name} is none: leave it out.")
+        raise NotMadeForError(f"packing is made for causal language models, and {name} is none: leave it out.")
     if not _takes_positions(model):
-        raise ValueError(f"packing keeps documents apart by their positions, and {name} takes none: leave it out.")
+        raise NotMadeForError(f"packing keeps documents apart by their positions, and {name} takes none: leave it out.")
     model.config.use_cache = False
     if reason := _cannot_run(model):
         warnings.warn(
@@ -93,7 +93,7 @@ def keep_documents_apart(model: Any, collate: Collate) -> None:
         return
     distance, rounding = _mixing(model, collate)
     if not distance <= rounding:
-        raise ValueError(
+        raise NotMadeForError(
             f"packing would mix documents in {name}: beside another one, a document's logits are {distance:.2%} off. "
             "Leave packing out (length_grouping saves padding too), or take another attention."
         )
