@@ -105,3 +105,15 @@ def test_windows_warn_where_rows_depend_on_each_other() -> None:
     _, loader = accelerator.prepare(build(), DataLoader(rows(), batch_size=4))
     with pytest.warns(UserWarning, match=reason):
         next(hf.windows(loader, accelerator))
+
+
+def test_a_loop_that_breaks_out_of_its_window_can_update() -> None:
+    """After a break in the middle of a window accelerate holds no step back."""
+    model, rows = without_dropout(HEADS["bert"].build()).train(), HEADS["bert"].rows()[:8]
+    accelerator = hf.make_accelerator(hf.make_plan("gradient_accumulation(4)"))
+    prepared, loader = accelerator.prepare(model, DataLoader(rows, batch_size=2))
+    for window in hf.windows(loader, accelerator):
+        for batch in window:
+            window.backward(prepared(**batch, num_items_in_batch=window.items).loss)
+            break
+        assert accelerator.sync_gradients

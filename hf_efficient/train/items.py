@@ -25,6 +25,10 @@ class Counter:
         """Return the number of items of `batch`, a tensor without dimensions."""
         import torch
 
+        if self.key not in batch:
+            raise ValueError(
+                f"A batch has no {self.key!r}, by which the items of the others are counted: give all rows the same keys."
+            )
         values = batch[self.key]
         if self.how == "rows":
             return torch.tensor(len(values), device=values.device)

@@ -221,7 +221,7 @@ def _why(is_sum: bool, norms: bool) -> str:
         return "its batch norm makes the rows of a micro-batch depend on each other"
     return (
         "its loss is not a mean over items: rows depend on each other, as in contrastive or load-balancing losses, "
-        "or it adds means over different items"
+        "or it adds means over different items or weighs items unequally"
     )
 
 

@@ -48,15 +48,18 @@ class Window:
         """Yield the micro-batches; gradients are exchanged on the last one only."""
         last = len(self._batches) - 1
         accelerator, counter = self._loop.accelerator, self._loop.counter
-        for number, batch in enumerate(self._batches):
-            accelerator.sync_gradients = number == last
-            self._loop.seen.values = ()
-            self._weight = counter(batch).to(self.items.device) / self.items
-            with ExitStack() as stack:
-                stack.enter_context(self._loop.seen.watched())  # windows kept in a list outlive the loop over them
-                if number != last:
-                    stack.enter_context(accelerator.no_sync(self._loop.model))
-                yield batch
+        try:
+            for number, batch in enumerate(self._batches):
+                accelerator.sync_gradients = number == last
+                self._loop.seen.values = ()
+                self._weight = counter(batch).to(self.items.device) / self.items
+                with ExitStack() as stack:
+                    stack.enter_context(self._loop.seen.watched())  # windows kept in a list outlive the loop over them
+                    if number != last:
+                        stack.enter_context(accelerator.no_sync(self._loop.model))
+                    yield batch
+        finally:  # a loop that breaks out of its window may update all the same
+            accelerator.sync_gradients = True
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass of one micro-batch, with the model's own loss or a sum over its items / `items`.
