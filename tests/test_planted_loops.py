@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 import hf_efficient as hf
 from hf_efficient.plan import Plan
 from hf_efficient.promises.heads import HEADS
+from hf_efficient.trick import Trick
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +106,19 @@ def test_dropout_that_changes_under_accumulation_is_found(tmp_path: Path, during
     found = hf.verify(ACCUMULATED, model=str(tmp_path), loop=plain_loop(optimizers=_one, during=during))
     assert found[0].verdict == "exact"
     assert word in broken(found).why
+
+
+@pytest.mark.parametrize(
+    ("numerics", "settings", "word"),
+    [
+        ("exact", {"gradient_checkpointing": True, "learning_rate": 3.0}, "learning rates"),
+        ("different", {"lr_scheduler_type": "cosine", "adam_beta1": 0.5, "optim": "adamw_torch"}, "update"),
+    ],
+)
+def test_a_trick_with_settings_beside_its_own_is_found(llama: str, numerics: Any, settings: Any, word: str) -> None:
+    """A trick that promises the same training keeps the learning rate; a schedule of its own excuses no other betas."""
+    trick = Trick(
+        name="planted", family="checkpointing", saves="", costs="", numerics=numerics,
+        shows=("recomputed", "optimizer"), trainer=settings,
+    )  # fmt: skip
+    assert word in broken(hf.verify(trick, model=llama), "planted").why

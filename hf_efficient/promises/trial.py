@@ -107,7 +107,7 @@ class Trial:
         base = self.base(plan, effective, dropout=dropout)
         plain = self._plainly(plan, effective, dropout)
         own_schedule = any(key in plan["trainer"] for key in ("lr_scheduler_type", "warmup_steps", "learning_rate"))
-        rates = tuple(update.lr for update in base.updates)
+        rates = tuple(update.lr for update in (seen if own_schedule else base).updates)
         changes = [update.change for update in base.updates]
         if self.ours:
             with apart():
@@ -115,7 +115,8 @@ class Trial:
                 changes = textbook_changes(seen, rates, model, adamw=adamw)
         samples = tuple(update.samples for update in base.updates)
         measured = measure(seen, plain, changes)
-        rates = () if own_schedule else rates
+        excused = own_schedule and any(trick.numerics != "exact" for trick in plan.tricks)
+        rates = () if excused else tuple(update.lr for update in base.updates)
         return Case(seen, measured, plain, bound, samples, self.ours, rates), base
 
     def _samples(self, plan: Plan) -> tuple[Plan, int]:
