@@ -31,7 +31,7 @@ from hf_efficient.promises.judge import EXACT, Verdict
 from hf_efficient.promises.measure import Measured, measure
 from hf_efficient.promises.reference import Plain
 from hf_efficient.promises.samples import tiny_subject
-from hf_efficient.promises.watch import Seen, Update
+from hf_efficient.promises.seen import Seen, Update
 from hf_efficient.wording import one_sentence
 
 WORKER = Path(__file__).with_name("sharded_worker.py")

@@ -19,6 +19,9 @@ from hf_efficient.promises.heads import HEADS
 from hf_efficient.trick import Trick
 
 
+pytestmark = pytest.mark.launch  # half a minute together
+
+
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with the configuration of a Llama."""
@@ -122,3 +125,29 @@ def test_a_trick_with_settings_beside_its_own_is_found(llama: str, numerics: Any
         shows=("recomputed", "optimizer"), trainer=settings,
     )  # fmt: skip
     assert word in broken(hf.verify(trick, model=llama), "planted").why
+
+
+def test_clipping_by_value_or_in_parts_is_not_blamed(llama: str) -> None:
+    """Clipping that no norm of the whole gradient describes is held against the same loop without the trick."""
+
+    def by_value(model: nn.Module, optimizers: Any, steps: int) -> None:
+        torch.nn.utils.clip_grad_value_(model.parameters(), 1e-4)
+
+    def in_parts(model: nn.Module, optimizers: Any, steps: int) -> None:
+        clip_grad_norm_(list(model.parameters())[:3], 1e-3)
+
+    for during in (by_value, in_parts):
+        found = hf.verify(ACCUMULATED, model=llama, loop=plain_loop(optimizers=_one, during=during))
+        assert [verdict.verdict for verdict in found] == ["exact"] * 2, found
+        assert "clips by value or in parts" in found[1].why
+
+
+def test_an_optimizer_with_other_settings_is_found(llama: str) -> None:
+    """Another momentum under accumulation is named, though the gradient is right."""
+
+    def momentum(model: nn.Module, optimizers: Any, steps: int) -> None:
+        for group in optimizers[0].param_groups:
+            group["momentum"] = 0.9 if steps > 1 else 0.0
+
+    found = hf.verify(ACCUMULATED, model=llama, loop=plain_loop(optimizers=_one, during=momentum))
+    assert "momentum" in broken(found).why

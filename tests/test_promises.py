@@ -29,7 +29,13 @@ from hf_efficient.promises.verify import verdicts
 from hf_efficient.tricks import catalogue, defaults
 
 SAMPLES = 64
-NO_EFFECT_HERE = ("adamw_8bit(paged=True)", "lion_8bit(paged=True)", "data_loading(0)", "gradient_clipping")
+NO_EFFECT_HERE = (
+    "adamw_8bit(paged=True)",
+    "lion_8bit(paged=True)",
+    "data_loading(0)",
+    "gradient_clipping",
+    "gradient_clipping(0)",
+)
 """Spellings that change nothing here: a CPU pages and pins nothing, and what has been learned has short gradients."""
 
 

@@ -60,19 +60,20 @@ def _accelerate() -> Iterator[None]:
         process._VARIABLES,
     ]
     kept = [dict(state) for state in shared]
-    quiet, hub = logging.get_verbosity(), hub_logging.get_verbosity()
+    hub: Any = hub_logging
+    quiet, hub_quiet = logging.get_verbosity(), hub.get_verbosity()
     bars, data_bars = logging.is_progress_bar_enabled(), data_logging.is_progress_bar_enabled()
     for state in shared:
         state.clear()
     logging.set_verbosity_error()
-    hub_logging.set_verbosity_error()
+    hub.set_verbosity_error()
     logging.disable_progress_bar()
     data_logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(quiet)
-        hub_logging.set_verbosity(hub)
+        hub.set_verbosity(hub_quiet)
         if bars:
             logging.enable_progress_bar()
         if data_bars:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from hf_efficient.plan import Plan
 from hf_efficient.promises.apart import apart
 from hf_efficient.promises.reference import WEIGHT_DECAY
+from hf_efficient.promises.seen import Seen
 from hf_efficient.promises.subject import Rows, Subject
-from hf_efficient.promises.watch import Seen, Watch
+from hf_efficient.promises.watch import Watch
 
 if TYPE_CHECKING:
     from torch import nn

@@ -104,6 +104,15 @@ def asleep(model: nn.Module) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(["", *drops]) if not modules[name].training)
 
 
+def settings_of(optimizer: Optimizer) -> tuple[Any, ...]:
+    """Return the settings and the size of each group of an optimizer, learning rates aside."""
+    aside = ("params", "lr", "initial_lr")
+    return tuple(
+        (*sorted((key, str(value)) for key, value in group.items() if key not in aside), len(group["params"]))
+        for group in optimizer.param_groups
+    )
+
+
 def about_optimizer(optimizer: Optimizer) -> tuple[str, ...]:
     """Return the optimizer's class and its kernel."""
     inner = getattr(optimizer, "optimizer", optimizer)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hf_efficient.promises.measure import Measured
 from hf_efficient.promises.reference import Plain
-from hf_efficient.promises.watch import Seen
+from hf_efficient.promises.seen import Seen
 
 ALIKE = 1.3
 """Factors of two norms that are the same but for the spread of micro-batches; less than the 2 of two steps."""
@@ -30,6 +30,8 @@ class Case:
     """Samples that each update of the epoch should see."""
     ours: bool = True
     """Is the optimizer known?"""
+    settings: tuple[Any, ...] = ()
+    """What the optimizer should run with; empty where the plan chooses one."""
     rates: tuple[float, ...] = ()
     """Learning rate that each update should have; empty where the plan chooses its own schedule."""
 
@@ -114,6 +116,16 @@ def _schedule(case: Case) -> Fault | None:
     )
 
 
+def _other_settings(case: Case) -> Fault | None:
+    if not case.settings or case.seen.settings == case.settings:
+        return None
+    new = sorted({str(s) for g in case.seen.settings for s in g} - {str(s) for g in case.settings for s in g})
+    return Fault(
+        f"the optimizer runs with other settings or groups than without the trick: {_listed(new[:3]) or 'groups'}",
+        "keep the optimizer's settings apart from the trick",
+    )
+
+
 def _clipped_scaled(case: Case) -> Fault | None:
     if len(case.seen.clips) != len(case.seen.updates) or not case.off:
         return None
@@ -177,6 +189,8 @@ def _leak(case: Case) -> Fault | None:
 def _scaled(case: Case) -> Fault | None:
     ratio, aslant = case.measured.norm_ratio, case.measured.aslant
     steps = case.seen.updates[case.measured.worst].forwards if case.off else 1
+    if case.seen.oddly_clipped:
+        return None
     # A mean of means of unequal micro-batches points elsewhere than the mean, so that neither is sharp.
     if ratio is None or aslant is None or steps == 1 or aslant > 1:
         return None
@@ -219,6 +233,7 @@ _FINDERS: tuple[Callable[[Case], Fault | None], ...] = (
     _redropped,
     _lost_samples,
     _schedule,
+    _other_settings,
     _clipped_scaled,
     _lost_gradients,
     _left_out,

@@ -12,8 +12,8 @@ from hf_efficient.plan import Plan
 from hf_efficient.promises.facts import FACTS
 from hf_efficient.promises.faults import LEAVE, Case, first_fault
 from hf_efficient.promises.measure import Measured
+from hf_efficient.promises.seen import Seen
 from hf_efficient.promises.trial import Trial
-from hf_efficient.promises.watch import Seen
 from hf_efficient.trick import Rounding, Trick
 from hf_efficient.wording import one_sentence
 
@@ -67,7 +67,9 @@ def judge(name: str, plan: Plan, trial: Trial) -> Verdict:
         found = judge(name, make_plan(*plan.tricks, "bf16"), trial)
         return replace(found, promise=promise, why=f"{found.why}; beside bf16, which it needs here")
     except Exception as error:  # whatever a training can stop with
-        return Verdict(name, promise, "broken", why=f"{STOPS}: {one_sentence(error)[:300]}", fix="leave it out")
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        why = f"{STOPS}: {kind}{one_sentence(error)[:300].rstrip('.')}"
+        return Verdict(name, promise, "broken", why=why, fix="leave it out")
     return _judged(name, plan, case, base, dropped)
 
 
@@ -100,6 +102,10 @@ def _judged(name: str, plan: Plan, case: Case, base: Seen, dropped: tuple[Case, 
         why = "the parameters that it trains are not those of the model: there is nothing to compare"
         return replace(found, verdict="not exercised here", why=why)
     why = _kept(plan.tricks, case) + (f"; not exercised here: {', '.join(unseen)}" if unseen else "")
+    if not case.ours:
+        why += "; the optimizer is yours, and only its settings are compared"
+    if case.seen.oddly_clipped:
+        why += "; held against itself without the trick, since it clips by value or in parts"
     if case.seen.mended and any(update.forwards > 1 for update in case.seen.updates):
         why += f"; by exact_accumulation: {case.seen.report.partition('. ')[0]}"
     return replace(found, why=why)

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from hf_efficient.promises.reference import Plain
-from hf_efficient.promises.watch import Seen, parts
+from hf_efficient.promises.seen import Seen, parts
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hf_efficient.plan import Plan
 from hf_efficient.promises.facts import draw_alike
+from hf_efficient.promises.seen import Seen, parts
 from hf_efficient.promises.subject import Subject, reference_plan
-from hf_efficient.promises.watch import Seen, parts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

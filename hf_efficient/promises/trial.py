@@ -14,8 +14,8 @@ from hf_efficient.promises.doors import Door, compiles, packed
 from hf_efficient.promises.faults import Case
 from hf_efficient.promises.measure import measure
 from hf_efficient.promises.reference import Plain, other_attention, plain_updates, textbook_changes
+from hf_efficient.promises.seen import Seen, parts
 from hf_efficient.promises.subject import Subject, reference_plan
-from hf_efficient.promises.watch import Seen
 
 if TYPE_CHECKING:
     from torch import nn
@@ -106,6 +106,11 @@ class Trial:
         seen = self.door(plan, self._sized(effective), dropout)
         base = self.base(plan, effective, dropout=dropout)
         plain = self._plainly(plan, effective, dropout)
+        if seen.oddly_clipped and base.oddly_clipped:  # by value or in parts: only the same loop shows how
+            plain = [
+                Plain(torch_alone.loss, dict(zip(base.names, parts(update.gradient, base), strict=True)))
+                for torch_alone, update in zip(plain, base.updates, strict=False)
+            ]
         own_schedule = any(key in plan["trainer"] for key in ("lr_scheduler_type", "warmup_steps", "learning_rate"))
         rates = tuple(update.lr for update in (seen if own_schedule else base).updates)
         changes = [update.change for update in base.updates]
@@ -117,7 +122,8 @@ class Trial:
         measured = measure(seen, plain, changes)
         excused = own_schedule and any(trick.numerics != "exact" for trick in plan.tricks)
         rates = () if excused else tuple(update.lr for update in base.updates)
-        return Case(seen, measured, plain, bound, samples, self.ours, rates), base
+        chosen = adamw or any(trick.family in ("optimizer", "adapter", "sharding") for trick in plan.tricks)
+        return Case(seen, measured, plain, bound, samples, self.ours, () if chosen else base.settings, rates), base
 
     def _samples(self, plan: Plan) -> tuple[Plan, int]:
         every = self._every()

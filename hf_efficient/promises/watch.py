@@ -19,51 +19,14 @@ from hf_efficient.promises.facts import (
     graphs,
     matmul_precision,
     multiplies,
+    settings_of,
     uncompiled,
 )
+from hf_efficient.promises.seen import Seen, Update
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
-
-
-@dataclass
-class Update:
-    """One update, taken at the model's first weights: vectors in float32 on the CPU, in the order of `Seen.names`."""
-
-    gradient: Tensor
-    change: Tensor
-    lr: float
-    forwards: int
-    samples: int
-    missing: tuple[str, ...]
-    """Parameters that are trained and had no gradient."""
-
-
-@dataclass
-class Seen:
-    """What was seen of a run; `losses` has one mean loss per update where the run tells it."""
-
-    names: list[str] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    size: float = 0.0
-    """Norm of the weights that are trained."""
-    updates: list[Update] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    clips: list[tuple[float, float]] = field(default_factory=list)
-    """Limit and norm before clipping, of each call of torch's clip_grad_norm_, by whatever name."""
-    asleep: tuple[str, ...] = ()
-    """Modules with dropout, or the model itself (""), that ran in evaluation mode while they were trained."""
-    redropped: tuple[str, ...] = ()
-    """What drops otherwise while it is trained than when training began."""
-    left_out: tuple[str, ...] = ()
-    """Parameters that require gradients and that no optimizer has."""
-    full_masks: bool = False
-    """Did rows of several documents come with an attention mask that masks nothing?"""
-    facts: dict[str, Any] = field(default_factory=dict)
-    mended: bool = False
-    report: str = ""
-    """What `exact_accumulation` or `windows` said."""
 
 
 @dataclass
@@ -170,6 +133,7 @@ class Watch:
         self.seen.updates.append(Update(gradient, change, rate, self._forwards, self._samples, missing))
         self._forwards = self._samples = 0
         self.seen.facts["optimizer"] = about_optimizer(optimizer)
+        self.seen.settings = self.seen.settings or settings_of(optimizer)
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         import torch
@@ -184,9 +148,12 @@ class Watch:
             for name, parameter in self._trained.items():
                 parameter.copy_(self._before[name])
 
-    def _clipping(self) -> Any:
+    @contextmanager
+    def _clipping(self) -> Iterator[None]:
+        import torch
         from torch.nn.utils import clip_grad
 
+        values = torch.nn.utils.clip_grad_value_
         clip: Callable[..., None] = clip_grad._clip_grads_with_norm_  # what clip_grad_norm_ calls, imported or not
 
         def noted(parameters: Any, max_norm: float, norm: Tensor, *args: Any, **keywords: Any) -> None:
@@ -194,7 +161,15 @@ class Watch:
             if max_norm < float("inf"):
                 self.seen.clips.append((float(max_norm), float(norm)))
 
-        return mock.patch.object(clip_grad, "_clip_grads_with_norm_", noted)
+        def by_value(*args: Any, **keywords: Any) -> None:
+            self.seen.values_clipped = True
+            values(*args, **keywords)
+
+        with (
+            mock.patch.object(clip_grad, "_clip_grads_with_norm_", noted),
+            mock.patch.object(torch.nn.utils, "clip_grad_value_", by_value),
+        ):
+            yield
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -241,10 +216,3 @@ def _vector(tensors: Any) -> Tensor:
     import torch
 
     return torch.cat([tensor.detach().float().flatten().cpu() for tensor in tensors])
-
-
-def parts(vector: Tensor, seen: Seen) -> tuple[Tensor, ...]:
-    """Return the part of a vector that belongs to each of `seen.names`."""
-    split: Any = vector.split
-    found: tuple[Tensor, ...] = split(seen.sizes)
-    return found

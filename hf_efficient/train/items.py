@@ -27,7 +27,7 @@ class Counter:
 
         if self.key not in batch:
             raise ValueError(
-                f"A batch has no {self.key!r}, by which the items of the others are counted: give all rows the same keys."
+                f"A batch has no {self.key!r}, by which items are counted elsewhere: give all rows the same keys."
             )
         values = batch[self.key]
         if self.how == "rows":
