@@ -18,7 +18,6 @@ from hf_efficient.plan import Plan
 from hf_efficient.promises.heads import HEADS
 from hf_efficient.trick import Trick
 
-
 pytestmark = pytest.mark.launch  # half a minute together
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from copies import copy_of
+from doors import learning
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, default_data_collator, set_seed
@@ -123,7 +124,7 @@ def test_autocast_computes_in_16_bits_and_keeps_32(door: Door, tmp_path: Path, r
     outputs, gradients = set[torch.dtype](), set[torch.dtype]()
     linear = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
     for module in linear:
-        module.register_forward_hook(lambda _module, _inputs, output: outputs.add(output.dtype))
+        module.register_forward_hook(learning(lambda _module, _inputs, output: outputs.add(output.dtype)))
     for weight in model.parameters():
         weight.register_post_accumulate_grad_hook(lambda weight: gradients.add(weight.grad.dtype))
     model.config.name_or_path = str(tmp_path)
@@ -193,7 +194,7 @@ def test_checkpointing_recomputes_the_same(door: Door, load: Any, rows: Rows, sp
     def run(*tricks: str, seed: int = 0) -> tuple[torch.Tensor, int]:
         model, calls = load(attention_dropout=0.5), []
         for layer in model.model.layers:
-            layer.self_attn.register_forward_hook(lambda *_: calls.append(1))
+            layer.self_attn.register_forward_hook(learning(lambda *_: calls.append(1)))
         plan = hf.make_plan(*tricks, "batch_size(64)")
         set_seed(seed)
         update = door(plan.override("trainer", {"seed": seed}, by="you"), model, rows)
