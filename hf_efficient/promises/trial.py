@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 UPDATE = 8
 """Samples of an update where the plan does not say."""
+ONE_LENGTH = 32
+"""Tokens to a multiple of which rows are padded for a compiler: made rows are shorter, and one shape is compiled."""
 MOST = 256
 """Samples of an update at most: a plan's own effective batch is cut down to it."""
 
@@ -80,7 +82,7 @@ class Trial:
         with apart():
             return self.subject.load()
 
-    def base(self, plan: Plan, effective: int, *, dropout: bool) -> Seen:
+    def base(self, plan: Plan, subject: Subject, *, effective: int, dropout: bool) -> Seen:
         """Return the run through the door that `plan` is held against: without its tricks, in batches of `effective`.
 
         It has the other attention kernel where the plan names one, plain AdamW where the plan names an optimizer, and
@@ -94,18 +96,18 @@ class Trial:
         if "optim" in plan["trainer"]:
             base = base.assume("trainer", {"optim": "adamw_torch"}, by="verify")
             base = base.assume("optimizer", {"name": "adamw_torch"}, by="verify")
-        key = str(base.settings), effective, dropout
+        key = str(base.settings), len(subject.rows), effective, dropout
         if key not in self._base:
-            self._base[key] = self.door(base, self._sized(effective), dropout)
+            self._base[key] = self.door(base, subject, dropout)
         return self._base[key]
 
     def case(self, plan: Plan, *, bound: float | None, dropout: bool) -> tuple[Case, Seen]:
         """Return what a run of `plan` showed and how far it is from torch alone, and the run without tricks."""
-        plan, effective = self._samples(plan)
-        adamw = "optim" in plan["trainer"]
-        seen = self.door(plan, self._sized(effective), dropout)
-        base = self.base(plan, effective, dropout=dropout)
-        plain = self._plainly(plan, effective, dropout)
+        plan, effective, rows = self._samples(plan)
+        adamw, subject = "optim" in plan["trainer"], self._first(rows)
+        seen = self.door(plan, subject, dropout)
+        base = self.base(plan, subject, effective=effective, dropout=dropout)
+        plain = self._plainly(plan, subject, effective=effective, dropout=dropout)
         if seen.oddly_clipped and base.oddly_clipped:  # by value or in parts: only the same loop shows how
             plain = [
                 Plain(torch_alone.loss, dict(zip(base.names, parts(update.gradient, base), strict=True)))
@@ -125,29 +127,31 @@ class Trial:
         chosen = adamw or any(trick.family in ("optimizer", "adapter", "sharding") for trick in plan.tricks)
         return Case(seen, measured, plain, bound, samples, self.ours, () if chosen else base.settings, rates), base
 
-    def _samples(self, plan: Plan) -> tuple[Plan, int]:
-        every = self._every()
+    def _samples(self, plan: Plan) -> tuple[Plan, int, int]:
+        """Return `plan` with its batches, the samples of one update, and the samples in all."""
         if not (compiles(plan) or plan["collator"].get("padding_free")):
-            return sized(plan, update=self.update)
+            plan, effective = sized(plan, update=self.update)
+            return plan, effective, 2 * effective + max(1, effective * 5 // 8)
         # One update: each shape of a batch is compiled for many seconds, and how many rows documents fill is not known
         # before they are packed.
+        every = min(samples_wanted(Plan(), update=self.update), len(self.subject.rows))
+        steps = at_processes(plan, 1, "trainer")["trainer"].get("gradient_accumulation_steps", 1)
+        if compiles(plan) and steps < every:
+            every -= every % steps
+            plan = plan.assume("collator", {"pad_to_multiple_of": ONE_LENGTH}, by="verify")
         with apart():
-            rows = len(packed(plan, self._sized(every)))
-        steps = min(at_processes(plan, 1, "trainer")["trainer"].get("gradient_accumulation_steps", 1), rows)
-        return _accumulated(_batched(plan, -(-rows // steps)), steps), every
+            rows = len(packed(plan, self._first(every)))
+        steps = min(steps, rows)
+        return _accumulated(_batched(plan, -(-rows // steps)), steps), every, every
 
-    def _every(self) -> int:
-        return min(samples_wanted(Plan(), update=self.update), len(self.subject.rows))
+    def _first(self, rows: int) -> Subject:
+        """Return the subject with its first rows, or with all that it has."""
+        return replace(self.subject, rows=self.subject.rows[:rows])
 
-    def _sized(self, effective: int) -> Subject:
-        """Return the subject with the samples of two updates and most of a third, or of one where that is all."""
-        wanted = effective if effective == self._every() else 2 * effective + max(1, effective * 5 // 8)
-        return replace(self.subject, rows=self.subject.rows[:wanted])
-
-    def _plainly(self, plan: Plan, effective: int, dropout: bool) -> list[Plain]:
+    def _plainly(self, plan: Plan, subject: Subject, *, effective: int, dropout: bool) -> list[Plain]:
         attention = plan["model"].get("attn_implementation")
-        key = str((reference_plan(plan).settings, attention, effective, dropout))
+        key = str((reference_plan(plan).settings, attention, len(subject.rows), effective, dropout))
         if key not in self._plain:
             with apart():
-                self._plain[key] = plain_updates(self._sized(effective), plan, effective=effective, dropout=dropout)
+                self._plain[key] = plain_updates(subject, plan, effective=effective, dropout=dropout)
         return self._plain[key]
