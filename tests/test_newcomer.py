@@ -36,6 +36,7 @@ def newcomer(rate: float = 0.5) -> Trick:
         saves="half of AdamW's state",
         costs="another training",
         numerics="different",
+        shows=("optimizer",),
         trainer={"optim": "rmsprop"},
         optimizer={"name": "rmsprop", "alpha": rate},
     )

@@ -124,5 +124,5 @@ def test_fp16_by_hand(learned: Subject) -> None:
 def test_a_trick_says_how_it_shows(trick: Any) -> None:
     """A trick names what of a run it changes, unless it never runs in one process; `close` says within how much."""
     assert set(trick.shows) <= set(FACTS)
-    assert trick.shows or trick.family in ("sharding", "loss")
+    assert trick.shows or trick.family in ("sharding", "loss"), f"{trick.name} names nothing of {FACTS} in `shows`"
     assert (trick.numerics == "close") == bool(trick.within)

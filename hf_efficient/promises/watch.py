@@ -104,7 +104,9 @@ class Watch:
         self.seen.facts["noise"] = any("neftune" in str(h) for m in model.modules() for h in m._forward_hooks.values())
         self.seen.asleep = self.seen.asleep or asleep(model)
         rates = drop_rates(model)
-        self.seen.redropped = self.seen.redropped or tuple(n for n in rates if rates[n] != self._drops.get(n))
+        self.seen.redropped = self.seen.redropped or tuple(
+            name for name, rate in rates.items() if rate != self._drops.get(name, rate)
+        )
 
     def _layer(self, module: nn.Module, _: Any, output: Any) -> None:
         import torch
