@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from doors import ONLY_CPU, REFUSE, load, train
+from doors import ONLY_CPU, REFUSE, learning, load, train
 from transformers import LlamaForCausalLM
 from trl import SFTConfig
 
@@ -83,7 +83,7 @@ def _interpreted(door: str, tiny: str, folder: Path) -> None:
     loop.require = trainer.require = lambda *_, **__: None  # type: ignore[assignment]
     model: Any = load(Path(tiny))
     logits: list[bool] = []
-    model.register_forward_hook(lambda _module, _inputs, output: logits.append(output.logits is not None))
+    model.register_forward_hook(learning(lambda _module, _inputs, output: logits.append(output.logits is not None)))
     run = train(door, hf.make_plan("fused_loss"), model, torch.load(folder / "rows.pt"))
     patched = "liger" in str(type(model.model.norm).forward.__module__)
     (folder / f"{door}.json").write_text(json.dumps({"logits": logits, "layers": patched}))
