@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -57,6 +57,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def config_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Makes a folder with nothing but the configuration of a head of the matrix."""
+
+    def make(head: str) -> str:
+        from hf_efficient.promises.heads import HEADS
+
+        path = tmp_path_factory.mktemp(head)
+        HEADS[head]().save_pretrained(path)
+        return str(path)
+
+    return make
 
 
 @pytest.fixture(scope="session")

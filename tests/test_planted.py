@@ -26,18 +26,6 @@ pytestmark = pytest.mark.launch  # a minute together
 ACCUMULATED = "gradient_accumulation(4)"
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """A folder with the configuration of a head of the matrix."""
-
-    def folder(head: str) -> str:
-        path = tmp_path_factory.mktemp(head)
-        HEADS[head]().save_pretrained(path)
-        return str(path)
-
-    return folder
-
-
 def broken(verdicts: list[Verdict], name: str = ACCUMULATED) -> Verdict:
     """Return the verdict of that name, which has to be broken."""
     (found,) = [verdict for verdict in verdicts if verdict.name == name]
@@ -98,9 +86,9 @@ def loop(
 
 
 @pytest.mark.parametrize("head", ["llama", "gemma3"])
-def test_a_right_loop_is_not_blamed(folders: Callable[[str], str], head: str) -> None:
+def test_a_right_loop_is_not_blamed(config_folder: Callable[[str], str], head: str) -> None:
     """A hand-written loop that counts items keeps every promise."""
-    found = hf.verify(ACCUMULATED, "activation_checkpointing", model=folders(head), loop=loop())
+    found = hf.verify(ACCUMULATED, "activation_checkpointing", model=config_folder(head), loop=loop())
     assert [verdict.verdict for verdict in found] == ["exact"] * 4, found
     assert max(verdict.gradient_diff for verdict in found) < 1e-5
 
@@ -113,26 +101,26 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("fault", LOOPS)
-def test_a_wrong_loop_is_found(folders: Callable[[str], str], fault: str) -> None:
+def test_a_wrong_loop_is_found(config_folder: Callable[[str], str], fault: str) -> None:
     """What is wrong with accumulation in a loop is named, and the same loop without accumulation is not blamed."""
     wrong, word = LOOPS[fault]
-    found = hf.verify(ACCUMULATED, model=folders("llama"), loop=wrong)
+    found = hf.verify(ACCUMULATED, model=config_folder("llama"), loop=wrong)
     assert word in broken(found).why
     assert found[0].verdict == "exact"
 
 
-def test_evaluation_mode_is_found(folders: Callable[[str], str]) -> None:
+def test_evaluation_mode_is_found(config_folder: Callable[[str], str]) -> None:
     """`model.eval()` left on is named, with or without a trick, where the model drops something."""
-    found = hf.verify(ACCUMULATED, model=folders("gpt2"), loop=loop(asleep=True))
+    found = hf.verify(ACCUMULATED, model=config_folder("gpt2"), loop=loop(asleep=True))
     assert all("evaluation mode" in broken(found, name).why for name in ("no trick", ACCUMULATED))
 
 
-def test_clipping_before_unscaling_is_found(folders: Callable[[str], str]) -> None:
+def test_clipping_before_unscaling_is_found(config_folder: Callable[[str], str]) -> None:
     """fp16's gradients clipped while they are scaled are named; clipped after unscaling they are close enough."""
     name = "gradient_accumulation(2)"
-    right = hf.verify(name, model=folders("llama"), loop=loop(half=True))
+    right = hf.verify(name, model=config_folder("llama"), loop=loop(half=True))
     assert "broken" not in [verdict.verdict for verdict in right], right
-    wrong = hf.verify(name, model=folders("llama"), loop=loop(half=True, unscaled=False))
+    wrong = hf.verify(name, model=config_folder("llama"), loop=loop(half=True, unscaled=False))
     assert "before they are unscaled" in broken(wrong, name).why
 
 
@@ -155,13 +143,13 @@ def _mended(**keywords: Any) -> Trainer:
     return trainer
 
 
-def test_a_loss_without_items_is_found(folders: Callable[[str], str]) -> None:
+def test_a_loss_without_items_is_found(config_folder: Callable[[str], str]) -> None:
     """A custom loss that drops num_items_in_batch is named, and is right after exact_accumulation."""
-    assert "num_items_in_batch" in broken(hf.verify(ACCUMULATED, model=folders("llama"), trainer=NoItems)).why
-    assert hf.verify(ACCUMULATED, model=folders("llama"), trainer=_mended)[1].verdict == "exact"
+    assert "num_items_in_batch" in broken(hf.verify(ACCUMULATED, model=config_folder("llama"), trainer=NoItems)).why
+    assert hf.verify(ACCUMULATED, model=config_folder("llama"), trainer=_mended)[1].verdict == "exact"
 
 
-def test_a_loss_function_without_items_is_found(folders: Callable[[str], str]) -> None:
+def test_a_loss_function_without_items_is_found(config_folder: Callable[[str], str]) -> None:
     """So is a compute_loss_func that drops it."""
 
     def mean(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -170,10 +158,10 @@ def test_a_loss_function_without_items_is_found(folders: Callable[[str], str]) -
     def trainer(**keywords: Any) -> Trainer:
         return Trainer(**keywords, compute_loss_func=mean)
 
-    assert "num_items_in_batch" in broken(hf.verify(ACCUMULATED, model=folders("llama"), trainer=trainer)).why
+    assert "num_items_in_batch" in broken(hf.verify(ACCUMULATED, model=config_folder("llama"), trainer=trainer)).why
 
 
-def test_reentrant_checkpointing_that_loses_gradients_is_found(folders: Callable[[str], str]) -> None:
+def test_reentrant_checkpointing_that_loses_gradients_is_found(config_folder: Callable[[str], str]) -> None:
     """Layers whose inputs require no gradient lose theirs under reentrant checkpointing."""
     keywords = {"activation_checkpointing_kwargs": {"use_reentrant": True}}
     reentrant = Trick(
@@ -187,7 +175,7 @@ def test_reentrant_checkpointing_that_loses_gradients_is_found(folders: Callable
         return Trainer(**keywords)
 
     # transformers makes the inputs of models of text require a gradient by itself
-    found = hf.verify(reentrant, model=folders("vit"), trainer=frozen_embeddings)
+    found = hf.verify(reentrant, model=config_folder("vit"), trainer=frozen_embeddings)
     assert "reentrant" in broken(found, "reentrant").fix
     assert found[0].verdict == "exact"
 

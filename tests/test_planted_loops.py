@@ -22,11 +22,9 @@ pytestmark = pytest.mark.launch  # half a minute together
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
+def llama(config_folder: Callable[[str], str]) -> str:
     """A folder with the configuration of a Llama."""
-    path = tmp_path_factory.mktemp("llama")
-    HEADS["llama"]().save_pretrained(path)
-    return str(path)
+    return config_folder("llama")
 
 
 def plain_loop(*, optimizers: Callable[[Any], Any], during: Callable[..., Any] = lambda *_: None) -> Callable[..., Any]:

@@ -31,18 +31,6 @@ SLOW = ("compile", "adamw_torchao_8bit", "adamw_torchao_4bit")
 """Tricks that compile for half a minute; `make promises` tries them on every head."""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """A folder with nothing but the configuration of a head."""
-
-    def make(head: str) -> str:
-        path = tmp_path_factory.mktemp(head)
-        HEADS[head]().save_pretrained(path)
-        return str(path)
-
-    return make
-
-
 @pytest.mark.launch
 @pytest.mark.parametrize("head", ["gpt2", "bert", "smolvlm"])
 def test_every_trick_keeps_its_promise(head: str) -> None:
@@ -90,9 +78,9 @@ def test_no_preset_is_blamed(name: str, head: str) -> None:
     assert not [verdict for verdict in found if verdict.verdict == "broken"], found
 
 
-def test_what_is_not_made_for_a_head_does_not_apply(folder: Callable[[str], str]) -> None:
+def test_what_is_not_made_for_a_head_does_not_apply(config_folder: Callable[[str], str]) -> None:
     """packing has no promise for a classifier, and its arguments are refused in the same sentence."""
-    found = hf.verify("packing", "pad_to_multiple", model=folder("roberta"))
+    found = hf.verify("packing", "pad_to_multiple", model=config_folder("roberta"))
     assert [verdict.verdict for verdict in found] == ["exact", "does not apply", "exact", "exact"]
     with tiny_subject(HEADS["roberta"](), "roberta", 3) as subject:
         model = subject.load()
@@ -107,21 +95,21 @@ def test_what_is_not_made_for_a_head_does_not_apply(folder: Callable[[str], str]
     assert "RobertaForSequenceClassification" in found[1].why
 
 
-def test_what_this_machine_cannot_show_is_not_called_kept(folder: Callable[[str], str]) -> None:
+def test_what_this_machine_cannot_show_is_not_called_kept(config_folder: Callable[[str], str]) -> None:
     """Without an accelerator fp16, tf32 and paged or pinned memory are not exercised, and the whole plan says so."""
     names = ("fp16", "tf32", "adamw_8bit(paged=True)", "data_loading(0)")
-    found = hf.verify(*names, model=folder("llama"))
+    found = hf.verify(*names, model=config_folder("llama"))
     assert {verdict.name: verdict.verdict for verdict in found[1:-1]} == dict.fromkeys(names, "not exercised here")
     assert found[-1].name == WHOLE
     assert found[-1].verdict == "not exercised here"
 
 
 def test_a_pass_with_dropout_is_reported_without_a_verdict_where_samples_are_regrouped(
-    folder: Callable[[str], str],
+    config_folder: Callable[[str], str],
 ) -> None:
     """Accumulation draws other masks than one batch and is far off with dropout; checkpointing draws the same."""
     _, accumulated, checkpointed, _ = hf.verify(
-        "gradient_accumulation(4)", "activation_checkpointing", model=folder("bert")
+        "gradient_accumulation(4)", "activation_checkpointing", model=config_folder("bert")
     )
     assert accumulated.verdict == checkpointed.verdict == "exact"
     assert accumulated.dropout["gradient_diff"] > 0.1
@@ -149,13 +137,13 @@ def test_your_model_and_your_texts(tiny: Path, tmp_path: Path) -> None:
     assert [verdict.verdict for verdict in found] == ["exact", "exact"]
 
 
-def test_a_process_is_left_as_it_was(folder: Callable[[str], str]) -> None:
+def test_a_process_is_left_as_it_was(config_folder: Callable[[str], str]) -> None:
     """Random numbers, accelerate's state, switches and environment are those from before."""
     import os
 
     environment = dict(os.environ)
     states = random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state()
-    hf.verify("bf16", "tf32", model=folder("llama"))
+    hf.verify("bf16", "tf32", model=config_folder("llama"))
     assert states[0] == random.getstate()
     assert states[1] == numpy.random.get_state()[1].tolist()
     assert torch.equal(states[2], torch.get_rng_state())
@@ -163,7 +151,7 @@ def test_a_process_is_left_as_it_was(folder: Callable[[str], str]) -> None:
     assert AcceleratorState._shared_state == {}
 
 
-def test_what_a_loop_leaves_behind_is_put_back(folder: Callable[[str], str]) -> None:
+def test_what_a_loop_leaves_behind_is_put_back(config_folder: Callable[[str], str]) -> None:
     """A loop that stops is said to stop, and neither its switches nor quiet progress bars outlive it."""
 
     def stops(*_: Any) -> None:
@@ -174,7 +162,7 @@ def test_what_a_loop_leaves_behind_is_put_back(folder: Callable[[str], str]) -> 
     logging.disable_progress_bar()
     try:
         with pytest.raises(ValueError, match=r"What you passed cannot train .* no such batch"):
-            hf.verify("bf16", model=folder("llama"), loop=stops)
+            hf.verify("bf16", model=config_folder("llama"), loop=stops)
         assert not logging.is_progress_bar_enabled()
     finally:
         logging.enable_progress_bar()
@@ -182,22 +170,22 @@ def test_what_a_loop_leaves_behind_is_put_back(folder: Callable[[str], str]) -> 
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_two_doors_are_refused(folder: Callable[[str], str]) -> None:
+def test_two_doors_are_refused(config_folder: Callable[[str], str]) -> None:
     """A door that there is not, and two at once, are refused in a sentence."""
     for keywords in ({"door": "lop"}, {"trainer": Trainer, "loop": print}, {"trainer": Trainer, "door": "loop"}):
         with pytest.raises(ValueError, match="One door at a time"):
-            hf.verify("bf16", model=folder("llama"), **keywords)
+            hf.verify("bf16", model=config_folder("llama"), **keywords)
 
 
-def test_the_command(folder: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(config_folder: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints a row per verdict or the JSON of the design, and returns 0, 1 for broken, 2 for bad usage."""
-    assert main(["verify", "--model", folder("llama"), "gradient_accumulation(4)"]) == 0
+    assert main(["verify", "--model", config_folder("llama"), "gradient_accumulation(4)"]) == 0
     assert "gradient_accumulation(4)  exact" in capsys.readouterr().out
-    balanced = ["verify", "--model", folder("qwen3-moe-balanced"), "gradient_accumulation(4)"]
+    balanced = ["verify", "--model", config_folder("qwen3-moe-balanced"), "gradient_accumulation(4)"]
     assert main([*balanced, "--json"]) == 1
     (nothing, found) = json.loads(capsys.readouterr().out)["verdicts"]
     assert {"name", "promise", "verdict", "loss_diff", "gradient_diff", "update_diff", "why", "fix"} <= set(found)
     assert (nothing["verdict"], found["verdict"]) == ("exact", "broken")
     assert main(["verify", "--model", "./nowhere", "bf16"]) == 2
-    assert main(["verify", "--model", folder("llama"), "bf61"]) == 2
+    assert main(["verify", "--model", config_folder("llama"), "bf61"]) == 2
     assert "error: " in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import trained
@@ -37,14 +39,20 @@ def test_one_line_is_exact_for_every_head(name: str, size: int, given: bool) -> 
     assert "OwnLoss" not in str([module._forward_hooks for module in model.modules()])
 
 
-def test_a_micro_batch_without_labels_adds_nothing() -> None:
-    """A mean of 0 / 0 in one micro-batch is finite and weighs nothing."""
+def a_window_with_a_bare_micro_batch() -> tuple[Any, Any, Any, Any]:
+    """Return BERT, its rows, the prepared model and their one window, whose second micro-batch has no labels."""
     model, rows = without_dropout(HEADS["bert"].build()).train(), HEADS["bert"].rows()[:8]
     for row in rows[2:4]:
         row["labels"] = torch.full_like(row["labels"], -100)
     accelerator = hf.make_accelerator(hf.make_plan("gradient_accumulation(4)"))
     prepared, loader = accelerator.prepare(model, DataLoader(rows, batch_size=2))
     (window,) = hf.windows(loader, accelerator)
+    return model, rows, prepared, window
+
+
+def test_a_micro_batch_without_labels_adds_nothing() -> None:
+    """A mean of 0 / 0 in one micro-batch is finite and weighs nothing."""
+    model, rows, prepared, window = a_window_with_a_bare_micro_batch()
     for batch in window:
         window.backward(prepared(**batch, num_items_in_batch=window.items).loss)
     assert torch.isfinite(window.loss)
@@ -53,12 +61,7 @@ def test_a_micro_batch_without_labels_adds_nothing() -> None:
 
 def test_a_summed_loss_counts_no_label_that_is_not_there() -> None:
     """The batches of a loop are its own: a micro-batch without labels adds nothing to a loss of the loop's."""
-    model, rows = without_dropout(HEADS["bert"].build()).train(), HEADS["bert"].rows()[:8]
-    for row in rows[2:4]:
-        row["labels"] = torch.full_like(row["labels"], -100)
-    accelerator = hf.make_accelerator(hf.make_plan("gradient_accumulation(4)"))
-    prepared, loader = accelerator.prepare(model, DataLoader(rows, batch_size=2))
-    (window,) = hf.windows(loader, accelerator)
+    model, rows, prepared, window = a_window_with_a_bare_micro_batch()
     for batch in window:
         logits, labels = prepared(**batch).logits, batch["labels"]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")

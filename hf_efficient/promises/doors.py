@@ -108,11 +108,11 @@ def _our_loop(plan: Plan, model: Any, rows: Any, collate: Any) -> list[float]:
 
     accelerator = hf.make_accelerator(plan)
     loader = DataLoader(**hf.dataloader_keywords(plan, dataset=rows, collate_fn=collate))
-    rates = {key: plan["loop"][key] for key in ("weight_decay",)}
-    optimizer = hf.make_optimizer(plan, model, lr=plan["loop"]["learning_rate"], **rates)
+    options = plan["loop"]
+    optimizer = hf.make_optimizer(plan, model, lr=options["learning_rate"], weight_decay=options["weight_decay"])
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     updates = -(-len(loader) // accelerator.gradient_accumulation_steps)
-    schedule = get_scheduler(plan["loop"].get("lr_scheduler_type", "linear"), optimizer, 0, updates)
+    schedule = get_scheduler(options.get("lr_scheduler_type", "linear"), optimizer, 0, updates)
     optimizer.train()
     losses = []
     for window in hf.windows(loader, accelerator):

@@ -140,7 +140,7 @@ class _Trial:
 
     def _mean_error(self, counter: Counter, mean: float, means: list[float]) -> float:
         """Return how far the means of the parts, weighed by their items, are from the mean of the whole."""
-        if self._counts_others(counter):
+        if self._counts_others(counter, mean):
             return math.inf
         counts = [int(counter(part)) for part in self.parts]
         parts = sum(mean * count for mean, count in zip(means, counts, strict=True) if count)
@@ -150,7 +150,7 @@ class _Trial:
         """Return how far the count is from the sum of the losses divided by their mean."""
         return _error(mean * int(counter(self.whole)), total)
 
-    def _counts_others(self, counter: Counter) -> bool:
+    def _counts_others(self, counter: Counter, mean: float) -> bool:
         """Say whether the loss has labels besides those counted, and not in proportion to them.
 
         Their share of an untrained model's loss is too even for sums to show it, but a loss moves by some bits.
@@ -166,7 +166,7 @@ class _Trial:
             labels = self.whole[key]
             other = Counter(key, "rows" if labels.dim() == 1 or labels.is_floating_point() else "labels")
             rolled = self.loss({**self.whole, key: labels.roll(1, 0)}, None)
-            others |= rolled != self.loss(self.whole, None) and shares(other) != shares(counter)
+            others |= rolled != mean and shares(other) != shares(counter)
         return others
 
     def _moves_with_first_labels(self, items: torch.Tensor, mean: float) -> float:
