@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hf_efficient.promises.batches import collate
-from hf_efficient.promises.heads import HEADS
+from hf_efficient.promises.heads import HEADS, configuration
 from hf_efficient.promises.rows import made_rows
 from hf_efficient.promises.shrink import tiny_config
+from hf_efficient.promises.subject import silence
 from hf_efficient.promises.tiny import head_class, load, load_config, tiny_folder, tiny_model
 from hf_efficient.promises.words import word_tokenizer
 
@@ -20,14 +22,7 @@ pytestmark = pytest.mark.launch  # a minute together
 
 
 def _of(name: str, head: str, **fields: Any) -> Callable[[], Any]:
-    def config() -> Any:
-        import transformers
-
-        made = getattr(transformers, name)(**fields)
-        made.architectures = [head]
-        return made
-
-    return config
+    return partial(configuration, name, head, **fields)
 
 
 SECTIONS = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
@@ -95,6 +90,7 @@ def _batch(model: Any, number: int = 8) -> dict[str, Any]:
 def test_a_tiny_model_trains_on_made_rows(name: str) -> None:
     """A model of fewer than 500,000 parameters has a finite loss, and a gradient for (nearly) every parameter."""
     model = tiny_model(ALL[name]())
+    silence(model)  # a whole layer may be dropped, and has no gradient then
     assert type(model).__name__ == (model.config.architectures or [""])[0]
     assert model.num_parameters() < 500_000
     assert model.training
