@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
-import transformers
 from transformers import PreTrainedConfig, Trainer
 
 from hf_efficient.merge import make_plan
 from hf_efficient.promises.doors import by_loop, by_trainer
-from hf_efficient.promises.heads import HEADS
+from hf_efficient.promises.heads import HEADS, configuration
 from hf_efficient.promises.judge import EXACT, Verdict, judge
 from hf_efficient.promises.samples import tiny_subject
 from hf_efficient.promises.trial import Trial, samples_wanted
@@ -29,31 +28,26 @@ PLAN = make_plan("gradient_accumulation(4)")
 DOORS = {"stock": by_trainer(Trainer), "exact_accumulation": by_trainer(), "windows": by_loop()}
 
 
-def config(kind: str, head: str, **fields: Any) -> Callable[[], PreTrainedConfig]:
-    """Return what makes a configuration of a head that HEADS does not have."""
-
-    def make() -> PreTrainedConfig:
-        made: PreTrainedConfig = getattr(transformers, kind)(**fields)
-        made.architectures = [head]
-        return made
-
-    return make
-
-
 UNLISTED = {
-    "opt": config("OPTConfig", "OPTForCausalLM"),
-    "phi3": config("Phi3Config", "Phi3ForCausalLM"),
-    "bart": config("BartConfig", "BartForConditionalGeneration"),
-    "electra tokens": config("ElectraConfig", "ElectraForTokenClassification", num_labels=4),
-    "deberta regression": config(
-        "DebertaV2Config", "DebertaV2ForSequenceClassification", num_labels=1, problem_type="regression"
+    "opt": partial(configuration, "OPTConfig", "OPTForCausalLM"),
+    "phi3": partial(configuration, "Phi3Config", "Phi3ForCausalLM"),
+    "bart": partial(configuration, "BartConfig", "BartForConditionalGeneration"),
+    "electra tokens": partial(configuration, "ElectraConfig", "ElectraForTokenClassification", num_labels=4),
+    "deberta regression": partial(
+        configuration, "DebertaV2Config", "DebertaV2ForSequenceClassification", num_labels=1, problem_type="regression"
     ),
-    "albert multi-label": config(
-        "AlbertConfig", "AlbertForSequenceClassification", num_labels=5, problem_type="multi_label_classification"
+    "albert multi-label": partial(
+        configuration,
+        "AlbertConfig",
+        "AlbertForSequenceClassification",
+        num_labels=5,
+        problem_type="multi_label_classification",
     ),
-    "llama classifier": config("LlamaConfig", "LlamaForSequenceClassification", num_labels=3, pad_token_id=0),
-    "bert choices": config("BertConfig", "BertForMultipleChoice"),
-    "deit images": config("DeiTConfig", "DeiTForImageClassification", num_labels=7),
+    "llama classifier": partial(
+        configuration, "LlamaConfig", "LlamaForSequenceClassification", num_labels=3, pad_token_id=0
+    ),
+    "bert choices": partial(configuration, "BertConfig", "BertForMultipleChoice"),
+    "deit images": partial(configuration, "DeiTConfig", "DeiTForImageClassification", num_labels=7),
 }
 
 
