@@ -1,0 +1,90 @@
+"""Kernels of a GPU, as far as memory goes: what each keeps for the backward pass, and what it needs in passing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+FLASH_WIDEST = 256
+"""Widest head of torch's flash kernel."""
+
+
+class _Flash(torch.autograd.Function):
+    """Flash attention: q, k, v, the output and one float32 number per query are kept.
+
+    Backward, the gradient of q is summed in float32, and grouped keys and values get a gradient per query head first.
+    Source: mha_bwd in FlashAttention-2's csrc/flash_attn/flash_api.cpp.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(q)
+        ctx.save_for_backward(q, k, v, out, torch.empty(q.shape[:3], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, k, v, _, logsumexp = ctx.saved_tensors
+        _passing: list[torch.Tensor] = [torch.empty(q.shape, dtype=torch.float32), torch.empty_like(logsumexp)]
+        if q.shape[1] != k.shape[1]:
+            _passing += [torch.empty_like(q), torch.empty_like(q)]
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+class _Efficient(torch.autograd.Function):
+    """Memory-efficient attention: as flash attention, and the mask, as a bias in the dtype of q, is kept too.
+
+    Source: _efficient_attention_backward in torch's native/transformers/cuda/attention_backward.cu.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        out = q.new_empty(*q.shape[:-1], v.shape[-1])
+        queries = -(-q.shape[2] // 32) * 32
+        ctx.save_for_backward(q, k, v, bias, out, q.new_empty(*q.shape[:2], queries, dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, k, v, bias, _, logsumexp = ctx.saved_tensors
+        _passing = [torch.empty_like(logsumexp)]
+        if q.dtype != torch.float32:
+            _passing.append(torch.empty(q.shape, dtype=torch.float32))
+        learned = torch.empty_like(bias) if bias is not None and ctx.needs_input_grad[3] else None
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), learned
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    flash: bool = True,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Return what `scaled_dot_product_attention` returns, keeping what the kernel keeps that CUDA would choose.
+
+    q, k, v: batch x heads x length x width. The flash kernel takes 16 bits without a mask, as wide as 256; the efficient one
+    takes float32 and masks. `flash=False` is for cards before capability 8.0.
+    """
+    sixteen = query.dtype in (torch.float16, torch.bfloat16)
+    if flash and sixteen and attn_mask is None and max(query.shape[-1], value.shape[-1]) <= FLASH_WIDEST:
+        wide = (
+            value
+            if value.shape[-1] == query.shape[-1]
+            else torch.nn.functional.pad(value, (0, query.shape[-1] - value.shape[-1]))
+        )
+        out: torch.Tensor = _Flash.apply(query, key, wide)
+        return out[..., : value.shape[-1]]
+    if key.shape[1] != query.shape[1]:
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.empty_like(attn_mask, dtype=query.dtype)
+    out = _Efficient.apply(query, key, value, attn_mask)
+    return out

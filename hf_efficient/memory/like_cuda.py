@@ -1,0 +1,102 @@
+"""What CUDA does otherwise than the CPU on which a step is traced: autocast's lists, dropout's masks, attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from hf_efficient.memory.kernels import attention
+
+# Lists of torch.amp, "CUDA Ops that can autocast to float16" and "... to float32".
+_LOW = (
+    "__matmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d conv_transpose1d "
+    "conv_transpose2d conv_transpose3d linear matmul mm mv prelu"
+)
+_HIGH = (
+    "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh cosine_embedding_loss "
+    "cdist cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss "
+    "kl_div l1_loss layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss "
+    "multilabel_margin_loss multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal "
+    "rsqrt sinh smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss"
+)
+
+
+def _functions(names: str) -> frozenset[Any]:
+    """Return every form of the named functions: of torch, of torch.nn.functional and the methods of a tensor."""
+    places = (torch, F, torch.Tensor, torch._C._nn, torch.linalg)
+    return frozenset(found for name in names.split() for place in places if (found := getattr(place, name, None)))
+
+
+LOW, HIGH = _functions(_LOW), _functions(_HIGH)
+SET_OUTPUT = _functions("softmax log_softmax sum prod cumsum cumprod norm")
+"""Those of HIGH that do not cast their input where they are told the dtype of their output."""
+SIXTEEN = (torch.float16, torch.bfloat16)
+
+
+class LikeCuda(TorchFunctionMode):
+    """Compute as CUDA would under the autocast that is on, as far as memory goes.
+
+    The CPU's own autocast has other lists: exclude its dispatch key (`not_the_cpus_autocast`) and leave its switch on,
+    from which the model's code, checkpointing and this mode read whether autocast is on. Low-precision copies of trained
+    weights are kept until the mode is left, as autocast keeps them.
+    """
+
+    def __init__(self, flash: bool = True) -> None:
+        super().__init__()
+        self.flash = flash
+        self._copies: dict[int, torch.Tensor] = {}
+
+    def __exit__(self, *error: Any) -> Any:
+        self._copies.clear()
+        return super().__exit__(*error)
+
+    def forget_copies(self) -> None:
+        """Drop the low-precision copies of the weights, as the end of autocast does."""
+        self._copies.clear()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.is_autocast_enabled("cpu"):
+            args, kwargs = self._autocast(func, args, kwargs)
+        if func is F.scaled_dot_product_attention:
+            return attention(*args, flash=self.flash, **kwargs)
+        if func is F.dropout:
+            return self._dropout(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _autocast(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        if func in LOW or func is F.scaled_dot_product_attention:
+            dtype = torch.get_autocast_dtype("cpu")
+            return [self._low(a, dtype) for a in args], {k: self._low(v, dtype) for k, v in kwargs.items()}
+        if func in HIGH and not (func in SET_OUTPUT and kwargs.get("dtype") is not None):
+            return [_high(a) for a in args], {k: _high(v) for k, v in kwargs.items()}
+        return args, kwargs
+
+    def _low(self, value: Any, dtype: torch.dtype) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == dtype:
+            return value
+        if value.is_leaf and value.requires_grad and value.dtype == torch.float32:
+            if id(value) not in self._copies:
+                self._copies[id(value)] = value.to(dtype)
+            return self._copies[id(value)]
+        return value.to(dtype)
+
+    @staticmethod
+    def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        """Keep a mask of one byte each, where the CPU keeps one as wide as its input."""
+        if not (training and p):
+            return input
+        dropped: torch.Tensor = torch.native_dropout(input, p, training)[0]
+        return dropped
+
+
+def _high(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype in SIXTEEN else value
+
+
+def not_the_cpus_autocast() -> Any:
+    """Return a context in which autocast for the CPU can be on and does nothing of its own."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))

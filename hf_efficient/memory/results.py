@@ -1,0 +1,95 @@
+"""What an estimate says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+GIB = 2**30
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
+"""What lives on the card, from what stays to what passes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """The rows of one micro-batch on one GPU, and of the evaluation."""
+
+    size: int
+    """Rows."""
+    seq_len: int | None = None
+    """Tokens of a row; None for what has none, such as images, and for a model's own longest."""
+    target_len: int | None = None
+    """Tokens of a target, for encoder-decoder models; None: as many as the source has."""
+    eval_size: int | None = None
+    """Rows of an evaluation batch; None: evaluation is not estimated."""
+    eval_rows: int | None = None
+    """Rows of the evaluation set, whose logits are kept where metrics are computed; None: none are kept."""
+    padding: bool = False
+    """Rows differ in length, so that attention gets a mask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """Live bytes of one training step, moment by moment."""
+
+    parts: Mapping[str, Sequence[int]]
+    """Part (see PARTS) -> its bytes at each moment."""
+    phases: Sequence[str]
+    """What computes at each moment: forward, recompute, backward, clipping or optimizer."""
+    peak: int
+    """Which moment is the highest."""
+    label: str
+    """What the peak is, such as `the fp32 logits of the loss`."""
+
+    def live(self) -> list[int]:
+        """Return all live bytes at each moment."""
+        return [sum(column) for column in zip(*(self.parts[part] for part in PARTS), strict=True)]
+
+
+class CardFit(NamedTuple):
+    """A card and whether the run fits on it."""
+
+    gpu: str
+    fits: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Memory of the fullest rank; GiB are 2**30 bytes. What is None is not known, or was not asked for."""
+
+    model: str
+    plan: str
+    """The plan's tricks, spelled."""
+    batch: Batch
+    params: int
+    trainable_params: int
+    allocated_gib: float
+    reserved_gib: float | None = None
+    device_gib: float | None = None
+    capacity_gib: float | None = None
+    fits: bool | None = None
+    margin_gib: float | None = None
+    breakdown: Mapping[str, float]
+    """Part -> GiB at the peak; adds up to allocated_gib."""
+    peak_at: str
+    host_gib: float = 0.0
+    """Host memory that offloading takes, per rank."""
+    step_s: float | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    moments: Mapping[str, float] = field(default_factory=dict)
+    """Phase (forward, backward, clipping, optimizer, evaluation, resume) -> its own highest GiB."""
+    assumptions: Sequence[str] = ()
+    cards: Sequence[CardFit] = ()
+    """Cards of the table, the smallest first; empty where one was named."""
+    changes: Sequence[str] = ()
+    """Where it does not fit: the cheapest changes that would make it fit, best first."""
+    timeline: Timeline
+
+    def row(self) -> dict[str, Any]:
+        """Return the estimate as JSON has it."""
+        row = {name: value for name, value in vars(self).items() if name not in ("timeline", "batch", "cards")}
+        row["batch"] = vars(self.batch)
+        row["cards"] = [fit._asdict() for fit in self.cards]
+        return {name: dict(v) if isinstance(v, Mapping) else v for name, v in row.items()}
