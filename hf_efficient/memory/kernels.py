@@ -88,3 +88,27 @@ def attention(
         attn_mask = torch.empty_like(attn_mask, dtype=query.dtype)
     out = _Efficient.apply(query, key, value, attn_mask)
     return out
+
+
+class _Grouped(torch.autograd.Function):
+    """One product per expert, of the rows that belong to it: input and weights are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows, weight)
+        return rows.new_empty(rows.shape[0], weight.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        rows, weight = ctx.saved_tensors
+        needed = ctx.needs_input_grad
+        return (
+            torch.empty_like(rows) if needed[0] else None,
+            weight.new_empty(weight.shape) if needed[1] else None,
+        )
+
+
+def grouped_mm(rows: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Return rows x weight[expert of the row], as `torch.nn.functional.grouped_mm` does; shapes S x K and E x K x N."""
+    out: torch.Tensor = _Grouped.apply(rows, weight)
+    return out

@@ -16,6 +16,7 @@ from hf_efficient.memory.build import tensors
 from hf_efficient.memory.extend import BETWEEN
 from hf_efficient.memory.like_cuda import LikeCuda, not_the_cpus_autocast
 from hf_efficient.memory.record import Event, Mark, Recorder
+from hf_efficient.memory.values import Values
 
 
 @dataclass
@@ -81,7 +82,8 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
 def _pass(model: nn.Module, inputs: Mapping[str, Any], step: Step, recorder: Recorder) -> None:
     like_cuda: Any = LikeCuda(step.flash) if step.imitate else contextlib.nullcontext()
     cast = torch.autocast("cpu", dtype=step.autocast, enabled=step.autocast is not None)
-    with recorder:
+    values = Values()
+    with values, recorder:
         with recorder.during("forward"), like_cuda:
             loss, outputs = _forward(model, inputs, step, cast)
         with recorder.during("backward"), LikeCuda(step.flash) if step.imitate else contextlib.nullcontext():
