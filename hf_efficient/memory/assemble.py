@@ -46,6 +46,7 @@ def _built(config: Any, run: Run) -> nn.Module:
     dtype = dtype_of(run.dtype, config)
     for part in (config, getattr(config, "get_text_config", lambda: config)()):
         part.use_cache = False
+        setattr(part, "dtype" if hasattr(type(part), "dtype") or hasattr(part, "dtype") else "torch_dtype", dtype)
     with suppress(AttributeError):
         config.pad_token_id = config.pad_token_id if config.pad_token_id is not None else 0
     try:

@@ -112,3 +112,30 @@ def grouped_mm(rows: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> 
     """Return rows x weight[expert of the row], as `torch.nn.functional.grouped_mm` does; shapes S x K and E x K x N."""
     out: torch.Tensor = _Grouped.apply(rows, weight)
     return out
+
+
+class _Ctc(torch.autograd.Function):
+    """CTC: the log-probabilities and, for each frame, one number per place in the target and between are kept.
+
+    Source: ctc_loss_gpu_template in torch's native/cuda/LossCTC.cu.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, log_probs: torch.Tensor, targets: int) -> torch.Tensor:
+        frames, rows = log_probs.shape[:2]
+        ctx.save_for_backward(log_probs, log_probs.new_empty(rows, frames, 2 * targets + 1))
+        return log_probs.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        log_probs, alpha = ctx.saved_tensors
+        _beta = torch.empty_like(alpha)
+        return torch.empty_like(log_probs), None
+
+
+def ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Return what `torch.nn.functional.ctc_loss` returns; log_probs: frames x rows x letters, targets flat or in rows."""
+    rows = log_probs.shape[1]
+    longest = targets.shape[1] if targets.ndim == 2 else -(-targets.shape[0] // rows)
+    out: torch.Tensor = _Ctc.apply(log_probs, longest)
+    return out

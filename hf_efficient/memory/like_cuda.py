@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from hf_efficient.memory.kernels import attention, grouped_mm
+from hf_efficient.memory.kernels import attention, ctc_loss, grouped_mm
 
 # Lists of torch.amp, "CUDA Ops that can autocast to float16" and "... to float32".
 _LOW = (
@@ -68,6 +68,8 @@ class LikeCuda(TorchFunctionMode):
             return attention(*args, flash=self.flash, **kwargs)
         if func is torch.tensor and isinstance(args[0], (list, tuple)):
             args = ([v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for v in args[0]], *args[1:])
+        if func is F.ctc_loss:
+            return ctc_loss(*args, **kwargs)
         if func in GROUPED:
             return grouped_mm(*args, **kwargs)
         if func is F.dropout:

@@ -55,7 +55,9 @@ def read(plan: Plan) -> Run:
         dtype=model.get("dtype"),
         attention=model.get("attn_implementation"),
         checkpointing=_checkpointing(trainer),
-        accumulation=int(trainer.get("gradient_accumulation_steps") or accelerator.get("gradient_accumulation_steps", 1)),
+        accumulation=int(
+            trainer.get("gradient_accumulation_steps") or accelerator.get("gradient_accumulation_steps", 1)
+        ),
         max_grad_norm=float(trainer.get("max_grad_norm", 1.0)),
         optimizer={"name": "adamw_torch_fused"} | optimizer,
         kernels={name: True for name, on in liger.items() if on},
@@ -91,5 +93,7 @@ def _assumptions(plan: Plan, mixed: str | None) -> list[str]:
         name for name, on in (trainer.get("liger_kernel_config") or {}).items() if on
     )
     if trainer.get("use_liger_kernel") and layers:
-        said.append("Of Liger's kernels only the loss is modelled: those for norms, rotary embedding and MLP save more.")
+        said.append(
+            "Of Liger's kernels only the loss is modelled: those for norms, rotary embedding and MLP save more."
+        )
     return said

@@ -171,3 +171,22 @@ def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: An
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         return call(*args, **kwargs)
+
+
+def passed_forward(
+    model: nn.Module, inputs: Mapping[str, Any], autocast: torch.dtype | None, mode: FakeTensorMode
+) -> tuple[int, int]:
+    """Return the highest bytes of a forward pass without gradients, and the bytes of the logits that come out of it."""
+    recorder = Recorder()
+    recorder.know(tensors(model))
+    with mode, torch.no_grad(), not_the_cpus_autocast(), Values(), recorder, LikeCuda():
+        cast = torch.autocast("cpu", dtype=autocast, enabled=autocast is not None)
+        with recorder.during("evaluation"):
+            _, outputs = _forward(model, inputs, Step(autocast=autocast, keep_outputs=True), cast)
+        logits = outputs["logits"] if isinstance(outputs, Mapping) and "logits" in outputs else None
+        found = logits.numel() * logits.element_size() if isinstance(logits, torch.Tensor) else 0
+        live = top = 0
+        for event in recorder.events:
+            live += event.size
+            top = max(top, live)
+    return top, found
