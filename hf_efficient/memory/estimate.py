@@ -20,7 +20,7 @@ from hf_efficient.memory.inputs import batch_for
 from hf_efficient.memory.later import evaluation, resumed
 from hf_efficient.memory.optimizers import Update, check, update
 from hf_efficient.memory.reading import Run, read
-from hf_efficient.memory.results import GIB, PARTS, Batch, Estimate
+from hf_efficient.memory.results import GIB, PARTS, Batch, Estimate, Timeline
 from hf_efficient.memory.shares import Shares, counted, vocabulary, whole
 from hf_efficient.memory.stacks import stacks
 from hf_efficient.memory.step import Step
@@ -90,22 +90,10 @@ def _estimated(
     shares = share_out(built, run, gpus)
     params, trainable = counted(built)
     capability = machine.capability if machine else capability
-    how = Step(
-        autocast=getattr(torch, run.autocast) if run.autocast and run.engine != "DEEPSPEED" else None,
-        checkpointing=run.checkpointing is not None,
-        offload=bool(run.checkpointing and run.checkpointing["offload"]),
-        accumulating=run.accumulation > 1 and shares.wrap is None,
-        flash=not capability or capability >= (8, 0) or machine is not None and machine.accelerator == "rocm",
-        wrap=shares.wrap,
-    )
+    flash = not capability or capability >= (8, 0) or machine is not None and machine.accelerator == "rocm"
+    how = step_of(run, shares, flash=flash)
     spare = copy.deepcopy(built) if batch.eval_size else None
-    depth = [stack.layers for stack in stacks(built)]
-    vocabulary_size = vocabulary(built)
-    cut = whole_step(built, lambda m: batch_for(m, batch), how)
-    ended = updated(run, shares)
-    standing = _standing(shares, ended, how, cut)
-    happenings = [*_happenings(cut, depth), *_ending(cut, ended, shares)]
-    made = timeline(happenings, standing, vocabulary_size)
+    made, ended, standing = taken(built, run, shares, batch=batch, how=how)
     found = Estimate(
         model=name if isinstance(model, (nn.Module,)) or not isinstance(model, str) else model,
         plan=" ".join(trick.name for trick in plan.tricks),
@@ -122,6 +110,44 @@ def _estimated(
     )
     found = replace(found, moments={**found.moments, **_later(run, batch, spare, standing)})
     return judged(found, machine)
+
+
+def on_cpu(plan: Plan, model: Any, batch: Batch, *, fast: bool = True) -> Timeline:
+    """Return the timeline of a step on a CPU, with its own kernels and autocast: to be held against a real one.
+
+    All but the imitation of CUDA is what `estimate` does. `fast=False` traces every layer.
+    """
+    run = read(plan)
+    check(run.optimizer["name"])
+    built = assemble(plan, run, model)
+    shares = share_out(built, run, 1)
+    return taken(built, run, shares, batch=batch, how=step_of(run, shares, imitate=False), fast=fast)[0]
+
+
+def step_of(run: Run, shares: Shares, *, flash: bool = True, imitate: bool = True) -> Step:
+    """Return how a step under a plan is taken; `imitate`: as CUDA would."""
+    return Step(
+        autocast=getattr(torch, run.autocast) if run.autocast and run.engine != "DEEPSPEED" else None,
+        checkpointing=run.checkpointing is not None,
+        offload=bool(run.checkpointing and run.checkpointing["offload"]),
+        accumulating=run.accumulation > 1 and shares.wrap is None,
+        flash=flash,
+        imitate=imitate,
+        wrap=shares.wrap,
+    )
+
+
+def taken(
+    built: nn.Module, run: Run, shares: Shares, *, batch: Batch, how: Step, fast: bool = True
+) -> tuple[Timeline, Update, dict[str, int]]:
+    """Return the timeline of a step of `built`, which is used up, what its update takes, and what is there all along."""
+    depth = [stack.layers for stack in stacks(built)]
+    vocabulary_size = vocabulary(built)
+    cut = whole_step(built, lambda m: batch_for(m, batch), how, fast=fast)
+    ended = updated(run, shares)
+    standing = _standing(shares, ended, how)
+    happenings = [*_happenings(cut, depth), *_ending(cut, ended, shares)]
+    return timeline(happenings, standing, vocabulary_size), ended, standing
 
 
 def share_out(model: nn.Module, run: Run, gpus: int) -> Shares:
@@ -144,14 +170,14 @@ def updated(run: Run, shares: Shares) -> Update:
     return update(run.optimizer["name"], shares.updated, mode=mode, max_grad_norm=run.max_grad_norm, **keywords)
 
 
-def _standing(shares: Shares, ended: Update, how: Step, cut: list[Segment]) -> dict[str, int]:
+def _standing(shares: Shares, ended: Update, how: Step) -> dict[str, int]:
     """Return the bytes that are there all through the step, by part."""
     there = sum(w.numel * w.dtype.itemsize for w in shares.updated) if how.accumulating else 0
     return {
         "weights": shares.weights,
         "optimizer": ended.state,
         "gradients": there,
-        "temporary": shares.buffers + WORKSPACES,
+        "temporary": shares.buffers + (WORKSPACES if how.imitate else 0),
     }
 
 
