@@ -16,6 +16,7 @@ from hf_efficient.memory.build import tensors
 from hf_efficient.memory.extend import BETWEEN
 from hf_efficient.memory.like_cuda import LikeCuda, not_the_cpus_autocast
 from hf_efficient.memory.record import Event, Mark, Recorder
+from hf_efficient.memory.values import Values
 
 
 @dataclass
@@ -81,7 +82,8 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
 def _pass(model: nn.Module, inputs: Mapping[str, Any], step: Step, recorder: Recorder) -> None:
     like_cuda: Any = LikeCuda(step.flash) if step.imitate else contextlib.nullcontext()
     cast = torch.autocast("cpu", dtype=step.autocast, enabled=step.autocast is not None)
-    with recorder:
+    values = Values()
+    with values, recorder:
         with recorder.during("forward"), like_cuda:
             loss, outputs = _forward(model, inputs, step, cast)
         with recorder.during("backward"), LikeCuda(step.flash) if step.imitate else contextlib.nullcontext():
@@ -169,3 +171,22 @@ def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: An
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         return call(*args, **kwargs)
+
+
+def passed_forward(
+    model: nn.Module, inputs: Mapping[str, Any], autocast: torch.dtype | None, mode: FakeTensorMode
+) -> tuple[int, int]:
+    """Return the highest bytes of a forward pass without gradients, and the bytes of the logits that come out of it."""
+    recorder = Recorder()
+    recorder.know(tensors(model))
+    with mode, torch.no_grad(), not_the_cpus_autocast(), Values(), recorder, LikeCuda():
+        cast = torch.autocast("cpu", dtype=autocast, enabled=autocast is not None)
+        with recorder.during("evaluation"):
+            _, outputs = _forward(model, inputs, Step(autocast=autocast, keep_outputs=True), cast)
+        logits = outputs["logits"] if isinstance(outputs, Mapping) and "logits" in outputs else None
+        found = logits.numel() * logits.element_size() if isinstance(logits, torch.Tensor) else 0
+        live = top = 0
+        for event in recorder.events:
+            live += event.size
+            top = max(top, live)
+    return top, found
