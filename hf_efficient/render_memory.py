@@ -8,7 +8,7 @@ from typing import Any
 
 from hf_efficient.cards import CARDS
 from hf_efficient.memory.results import PARTS, Estimate
-from hf_efficient.memory.words import Unit, amount, apart, unit, verdict, would_do
+from hf_efficient.memory.words import Unit, amount, apart, needed, unit, verdict, would_do
 
 BAR = 40
 """Letters of the longest bar."""
@@ -40,8 +40,9 @@ def _alone(estimate: Estimate) -> None:
     for name, value, what in (
         ("reserved", estimate.reserved_gib, "with what PyTorch's allocator keeps"),
         ("on the card", estimate.device_gib, "as nvidia-smi shows it"),
+        ("needed", None if estimate.device_gib else needed(estimate), "on the card, with what PyTorch and CUDA keep"),
     ):
-        if value is not None:
+        if value and value > estimate.allocated_gib:
             print(f"{name:<12}{own.cell(value):>8}  {what}")
     print()
     fits = ", ".join(filter(None, [_card(estimate), verdict(estimate) or would_do(estimate)]))
@@ -82,9 +83,9 @@ def _card(estimate: Estimate) -> str:
     """Say what of the card's memory can be used, and of how much where the table knows it."""
     if estimate.capacity_gib is None:
         return ""
-    total = next((card.memory_mib / 1024 for card in CARDS if card.name == estimate.gpu), None)
-    of = f" of {total:.3g}" if total else ""
-    return f"{estimate.gpu or 'the card'}: {amount(estimate.capacity_gib)} usable{of}"
+    total = next((card.memory_mib / 1024 for card in CARDS if card.name == estimate.gpu), 0.0)
+    of = f" usable of {total:.3g}" if total - estimate.capacity_gib > 0.05 else ""
+    return f"{estimate.gpu or 'the card'}: {amount(estimate.capacity_gib)}{of}"
 
 
 def _host(estimate: Estimate) -> str:

@@ -45,6 +45,7 @@ def test_an_svg_names_everything(tmp_path: Path) -> None:
         "batch 8 x 2048",
         "logits 4.60",
         f"peak: 12.5 GiB, {LABEL}",
+        "12.5 GiB of tensors, 13.5 GiB needed on the card",
         "RTX 4090 (11.2 GiB): does not fit: 2.29 GiB over",
         "RTX 4090: 11.2 GiB",
         "PyTorch's cache and CUDA itself",
@@ -138,3 +139,10 @@ def test_a_failure_leaves_the_old_file(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(ValueError, match="no space left"):
         picture.draw([estimate()], path)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+
+
+def test_the_bar_ends_where_the_verdict_counts(tmp_path: Path) -> None:
+    """What a card is judged by is drawn, also where only the margin is known; so a bar over the line does not fit."""
+    known = estimate(device_gib=None, reserved_gib=None, gpu="RTX 4070", capacity_gib=11.2, margin_gib=-3.0, fits=False)
+    picture.draw([known], tmp_path / "over.svg")
+    assert "12.5 GiB of tensors, 14.2 GiB needed on the card" in _words(tmp_path / "over.svg")

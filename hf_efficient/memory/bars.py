@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.memory.results import PARTS, Estimate
-from hf_efficient.memory.words import Unit, amount, unit, verdict, would_do, wrapped
+from hf_efficient.memory.words import Unit, amount, needed, unit, verdict, would_do, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +19,8 @@ LIGHT_LETTERS = ("weights", "optimizer", "logits")
 OTHER = "PyTorch's cache and CUDA itself"
 LINE, BAR, GAP = 0.235, 0.5, 0.23
 """Inches of a line of text, of a bar, and between two estimates."""
+LETTERS = 62
+"""On a line above a bar."""
 FAR = 2.5
 """What is so many times larger than the tensors, a card or CUDA itself, is told and not drawn: they would be thin."""
 
@@ -67,9 +69,14 @@ def legend(figure: Figure, estimates: Sequence[Estimate], *, place: tuple[float,
     )  # fmt: skip
 
 
-def _whole(estimate: Estimate) -> float:
-    """Return all that the card gives away, as far as it is known."""
-    return max(estimate.device_gib or 0, estimate.reserved_gib or 0, estimate.allocated_gib)
+def _drawn(estimate: Estimate) -> float:
+    """Return where the bar ends."""
+    whole = needed(estimate)
+    return whole if whole <= FAR * estimate.allocated_gib else estimate.allocated_gib
+
+
+def _right(estimates: Sequence[Estimate]) -> float:
+    return max(map(_drawn, estimates))
 
 
 def _lines(axes: Axes, lines: Sequence[str], y: float, **style: Any) -> float:
@@ -80,21 +87,13 @@ def _lines(axes: Axes, lines: Sequence[str], y: float, **style: Any) -> float:
     return y + LINE * len(lines)
 
 
-def _drawn(estimate: Estimate) -> float:
-    """Return where the bar ends."""
-    whole = _whole(estimate)
-    return whole if whole <= FAR * estimate.allocated_gib else estimate.allocated_gib
-
-
-def _right(estimates: Sequence[Estimate]) -> float:
-    return max(map(_drawn, estimates))
-
-
 def _above(estimate: Estimate, name: str) -> list[str]:
-    whole = _whole(estimate)
-    card = f", {amount(whole)} on the card" if whole > estimate.allocated_gib else ""
+    whole = needed(estimate)
+    card = f", {amount(whole)} needed on the card" if whole > estimate.allocated_gib else ""
     why = f" with {OTHER}" if whole > _drawn(estimate) else ""
-    return wrapped(f"{name}{': ' if name else ''}{amount(estimate.allocated_gib)} of tensors{card}{why}", 62)
+    told = f"{amount(estimate.allocated_gib)} of tensors{card}{why}"
+    together = wrapped(f"{name}{': ' if name else ''}{told}", LETTERS)
+    return together if len(together) == 1 or not name else [*wrapped(f"{name}:", LETTERS), *wrapped(told, LETTERS)]
 
 
 def _below(estimate: Estimate) -> list[str]:

@@ -63,6 +63,13 @@ def verdict(estimate: Estimate) -> str:
     return f"fits with {amount(margin)} to spare" if estimate.fits else f"does not fit: {amount(-margin)} over"
 
 
+def needed(estimate: Estimate) -> float:
+    """Return the GiB that a card should have: those that the verdict counts, else all that are known to be taken."""
+    if estimate.capacity_gib is not None and estimate.margin_gib is not None:
+        return estimate.capacity_gib - estimate.margin_gib
+    return max(estimate.device_gib or 0, estimate.reserved_gib or 0, estimate.allocated_gib)
+
+
 def would_do(estimate: Estimate, most: int = 3) -> str:
     """Say which cards would do, the smallest first, `most` of them by name; empty where a card was asked about."""
     if not estimate.cards:
