@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import gc
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -178,7 +179,7 @@ class Tracker(MemTracker):
     def _track_module_params_and_buffers(self, module: nn.Module, install_grad_hooks: bool = True) -> tuple[int, int]:
         for parameter in module.parameters():
             if not parameter.requires_grad:
-                nothing = torch.utils.hooks.RemovableHandle({})
+                nothing = torch.utils.hooks.RemovableHandle(OrderedDict())
                 self._param_to_grad_hook_handles[parameter] = (nothing, nothing)
         return super()._track_module_params_and_buffers(module, install_grad_hooks)
 

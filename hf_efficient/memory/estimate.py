@@ -17,7 +17,7 @@ from hf_efficient.memory.assemble import assemble
 from hf_efficient.memory.extend import BETWEEN, Segment
 from hf_efficient.memory.fit import judged
 from hf_efficient.memory.inputs import batch_for
-from hf_efficient.memory.later import evaluation, resumed
+from hf_efficient.memory.later import evaluation
 from hf_efficient.memory.optimizers import Update, check, update
 from hf_efficient.memory.reading import Run, read
 from hf_efficient.memory.results import GIB, PARTS, Batch, Estimate, Timeline
@@ -108,7 +108,7 @@ def _estimated(
         assumptions=(*ALWAYS, *run.assumptions, *shares.assumptions, *ended.notes),
         timeline=made,
     )
-    found = replace(found, moments={**found.moments, **_later(run, batch, spare, standing)})
+    found = replace(found, moments={**found.moments, **_later(run, batch, spare, standing, how)})
     return judged(found, machine)
 
 
@@ -132,6 +132,7 @@ def step_of(run: Run, shares: Shares, *, flash: bool = True, imitate: bool = Tru
         offload=bool(run.checkpointing and run.checkpointing["offload"]),
         accumulating=run.accumulation > 1 and shares.wrap is None,
         flash=flash,
+        package=run.flash,
         imitate=imitate,
         wrap=shares.wrap,
     )
@@ -201,9 +202,13 @@ def _ending(cut: list[Segment], ended: Update, shares: Shares) -> Iterator[Happe
         yield Happening(Event(last + place, -size, "optimizer"), -1, 0)
 
 
-def _later(run: Run, batch: Batch, spare: nn.Module | None, standing: dict[str, int]) -> dict[str, float]:
-    """Return the peaks of what does not happen in a step: evaluation, and loading a checkpoint to go on."""
-    found = {"resume": resumed(standing) / GIB}
+def _later(run: Run, batch: Batch, spare: nn.Module | None, standing: dict[str, int], how: Step) -> dict[str, float]:
+    """Return the peaks of what does not happen in a step: evaluation, and loading a checkpoint to go on.
+
+    Trainer reads a checkpoint to the host; the state is on the card once (`Trainer._load_optimizer_and_scheduler`).
+    """
+    states = sum(standing.values()) - standing["gradients"]
+    found = {"resume": states / GIB}
     if spare is not None:
-        found["evaluation"] = evaluation(spare, run, batch, standing) / GIB
+        found["evaluation"] = (states + evaluation(spare, run, batch, how)) / GIB
     return found
