@@ -17,7 +17,7 @@ from hf_efficient.memory.extend import BETWEEN
 from hf_efficient.memory.flash import flash_attention
 from hf_efficient.memory.like_cuda import LikeCuda, not_the_cpus_autocast
 from hf_efficient.memory.record import Event, Mark, Recorder
-from hf_efficient.memory.values import Values
+from hf_efficient.memory.values import Values, answered
 
 
 @dataclass
@@ -70,7 +70,7 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
         step.wrap(model, recorder)
     recorder.mark(0, BETWEEN)
     try:
-        with mode, flash_attention(step.package), not_the_cpus_autocast() if step.imitate else contextlib.nullcontext():
+        with mode, answered(), flash_attention(step.package), not_the_cpus_autocast() if step.imitate else contextlib.nullcontext():
             _pass(model, inputs, step, recorder)
             gradients = {recorder.key_of(p.grad) for p in trained if p.grad is not None}
     finally:
@@ -182,7 +182,7 @@ def passed_forward(
     """Return the highest bytes of a forward pass without gradients, and the bytes of the logits that come out of it."""
     recorder = Recorder()
     recorder.know(tensors(model))
-    context = (mode, flash_attention(step.package), torch.no_grad(), not_the_cpus_autocast(), Values(), recorder)
+    context = (mode, answered(), flash_attention(step.package), torch.no_grad(), not_the_cpus_autocast(), Values(), recorder)
     with contextlib.ExitStack() as stack:
         for each in (*context, LikeCuda(step.flash)):
             stack.enter_context(each)
