@@ -20,6 +20,9 @@ from hf_efficient.memory.record import Event, Mark, Recorder
 from hf_efficient.memory.values import Values, answered
 
 
+BALANCED = "Every expert gets as many tokens, as balancing losses aim at; an uneven routing needs more."
+
+
 @dataclass
 class Traced:
     """What a traced step did."""
@@ -51,6 +54,8 @@ class Step:
     """Module lists whose layers are marked."""
     host: list[int] = field(default_factory=list)
     """Bytes sent to host memory, one each."""
+    said: list[str] = field(default_factory=list)
+    """What was assumed on the way."""
 
 
 def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode) -> Traced:
@@ -93,6 +98,8 @@ def _pass(model: nn.Module, inputs: Mapping[str, Any], step: Step, recorder: Rec
             recorder.mark(0, BETWEEN)
             loss.backward()
         del loss, outputs
+    if values.balanced and BALANCED not in step.said:
+        step.said.append(BALANCED)
     recorder.ended = len(recorder.events)
 
 
