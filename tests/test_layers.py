@@ -16,7 +16,7 @@ FLOORS = (
     ("wording", "gpu", "cards", "machine", "trick", "spelling"),
     ("needs", "renames", "tricks"),
     ("plan", "presets", "merge", "effective_batch"),
-    ("emit", "train", "promises", "shipped", "describe"),
+    ("emit", "train", "promises", "memory", "shipped", "describe"),
     ("render", "generate", "cli", "__main__"),
 )
 """From the ground up; within a floor, a module may import those that stand before it."""

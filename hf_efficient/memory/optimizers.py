@@ -1,0 +1,209 @@
+"""What one optimizer step takes: its state, and what clipping and the update make in passing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from hf_efficient.memory import low_bit
+from hf_efficient.memory.real_optimizers import REAL, Kind, without_numbers
+from hf_efficient.memory.record import Event, Recorder, rounded
+from hf_efficient.memory.weights import Weight
+from hf_efficient.wording import listed, unknown
+
+NOT_MODELLED = {
+    **dict.fromkeys(
+        ("lomo", "adalomo", "galore_adamw_layerwise", "galore_adamw_8bit_layerwise", "galore_adafactor_layerwise",
+         "apollo_adamw_layerwise"),
+        "it updates each weight inside the backward pass and lets its gradient go",
+    ),
+    "galore_adamw_8bit": "its quantisation runs on CUDA alone",
+    **dict.fromkeys(
+        ("grokadamw", "stable_adamw", "adamw_anyprecision", "adamw_torch_xla", "adamw_torch_npu_fused"),
+        "its package is none of those that were looked at",
+    ),
+}  # fmt: skip
+"""Name -> why not."""
+NAMES = (*REAL, *low_bit.BITSANDBYTES, *low_bit.TORCHAO)
+"""Every `optim` of transformers whose memory is known."""
+CHUNK = 65_536
+"""Elements whose squares one block of threads sums: kChunkSize of ATen's native/cuda/MultiTensorApply.cuh."""
+
+
+class Update(NamedTuple):
+    """An update of the weights, when the state is there already: the second, or one that renews projections."""
+
+    state: int
+    """Bytes of state on the card, each storage rounded up to the allocator's blocks."""
+    host: int
+    """Bytes of paged state, which may leave the card."""
+    events: list[Event]
+    """What is made and dropped in the phases `clipping` and `optimizer`. Weights, gradients and state are not in it."""
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
+
+
+def update(
+    name: str,
+    parameters: Sequence[Weight],
+    *,
+    mode: FakeTensorMode,
+    max_grad_norm: float | None = None,
+    **keywords: Any,
+) -> Update:
+    """Return what one update of `parameters` by the optimizer that transformers calls `name` takes on a GPU.
+
+    `keywords` are those of a plan's optimizer: `args` and `target_modules` as `optim_args` and `optim_target_modules`,
+    `weight_decay`, and what the class takes. Gradients have their parameter's dtype. `max_grad_norm` None or 0: no
+    clipping. Optimizers of torch, transformers, schedulefree, galore-torch and apollo-torch run on tensors of `mode`;
+    bitsandbytes and torchao follow the rules of `low_bit`.
+
+    Raises ValueError for a name that transformers does not have, and for one whose memory is not known.
+    """
+    check(name)
+    options = _read(keywords.pop("args", None))
+    recorder = Recorder()
+    with mode:
+        if max_grad_norm:
+            _clip(parameters, max_grad_norm, recorder)
+        if name in REAL:
+            held, notes = _run(name, parameters, recorder, options=options, **keywords), _real_notes(name)
+        else:
+            held, notes = _by_rule(name, parameters, recorder, low_bit.keywords_of(name, keywords, options))
+    return Update(held.card, held.host, recorder.events, notes)
+
+
+def check(name: str) -> None:
+    """Raise ValueError where the memory of an optimizer is not known."""
+    if name in NOT_MODELLED:
+        raise ValueError(
+            f"optim={name!r} has no estimate: {NOT_MODELLED[name]}. Choose one of {listed(sorted(NAMES), 'or')}."
+        )
+    if name not in NAMES:
+        raise unknown("optimizer", name, NAMES)
+
+
+def _read(args: str | None) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in (args or "").replace(" ", "").split(",") if pair]
+    wrong = [key for key, equals, _ in pairs if not equals]
+    if wrong:
+        raise ValueError(
+            f"optim_args {args!r} has {wrong[0]!r} without a value: write name=value, with commas between."
+        )
+    return {key: value for key, _, value in pairs}
+
+
+def _fresh(weight: Weight) -> torch.nn.Parameter:
+    """Return a parameter with a gradient."""
+    parameter = torch.nn.Parameter(torch.empty(weight.shape, dtype=weight.dtype))
+    parameter.grad = torch.empty(weight.shape, dtype=weight.dtype)
+    return parameter
+
+
+def _clip(weights: Sequence[Weight], limit: float, recorder: Recorder) -> None:
+    """Record clipping; on a GPU the norms of all gradients of one dtype are taken together, in pieces."""
+    parameters = [_fresh(weight) for weight in weights]
+    recorder.know(p.grad for p in parameters if p.grad is not None)
+    with recorder, recorder.during("clipping"):
+        for dtype in {weight.dtype for weight in weights}:
+            counts = [weight.numel for weight in weights if weight.dtype == dtype]
+            pieces = len(counts) * -(-max(counts) // CHUNK) * 4
+            recorder.free(recorder.allocate(pieces, ""), pieces)
+        torch.nn.utils.clip_grad_norm_(parameters, limit)
+
+
+def _run(
+    name: str, weights: Sequence[Weight], recorder: Recorder, *, options: dict[str, str], **keywords: Any
+) -> low_bit.Held:
+    """Take two steps of a real optimizer and record the second; return its state.
+
+    Where tensors are updated one by one, one of each kind stands for all: what passes is never there twice.
+    """
+    kind, decay, targets = REAL[name], keywords.pop("weight_decay", 0.0), keywords.pop("target_modules", None)
+    alike = [_alike(weight, kind, targets) for weight in weights]
+    times = Counter(alike)
+    kinds = alike if kind.at_once else list(times)
+    parameters = [_fresh(Weight(shape, dtype)) for shape, dtype, _, _ in kinds]
+    groups = _groups(kind, kinds, parameters, decay)
+    with without_numbers(name):
+        optimizer = kind.build([group | keywords for group in groups if group["params"]], options)
+        optimizer.step()
+        card = 0
+        for key, parameter in zip(kinds, parameters, strict=True):
+            sizes = _storages(optimizer.state[parameter], kind, recorder)
+            card += sum(map(rounded, sizes)) * (1 if kind.at_once else times[key])
+            if kind.projects and "step" in optimizer.state[parameter]:
+                optimizer.state[parameter]["step"] = 0  # so that the projections are found anew
+        recorder.know(parameters)
+        recorder.know(p.grad for p in parameters if p.grad is not None)
+        with recorder, recorder.during("optimizer"):
+            optimizer.step()
+            optimizer.state.clear()  # a state replaced by a new one of its size is no gain
+    return low_bit.Held(card)
+
+
+def _alike(weight: Weight, kind: Kind, targets: Any) -> tuple[tuple[int, ...], torch.dtype, bool, bool]:
+    return weight.shape, weight.dtype, weight.decays, kind.projects and weight.aimed_at(targets)
+
+
+def _groups(kind: Kind, kinds: Sequence[Any], parameters: Sequence[Any], decay: float) -> list[dict[str, Any]]:
+    """Return the groups that Trainer makes: what decays and what does not, or what is projected and what is not."""
+    pairs = list(zip(kinds, parameters, strict=True))
+    if kind.projects:
+        if not any(key[3] for key in kinds):
+            raise ValueError(
+                "target_modules names none of the model's linear layers, and there is nothing to project: "
+                "write 'all-linear', a part of their names, or a regular expression for whole names."
+            )
+        return [{"params": [p for key, p in pairs if key[3] == each], "projected": each} for each in (False, True)]
+    return [
+        {"params": [p for key, p in pairs if key[2] == each], "weight_decay": decay * each} for each in (True, False)
+    ]
+
+
+def _storages(state: dict[str, Any], kind: Kind, recorder: Recorder) -> Iterator[int]:
+    """Yield the bytes of each storage of a parameter's state on the card, and let the recorder know it."""
+    seen = set()
+    for name, value in state.items():
+        for tensor in _tensors(value):
+            recorder.know([tensor])
+            storage = tensor.untyped_storage()
+            if storage._cdata not in seen and (name != "step" or kind.steps_on_card):
+                seen.add(storage._cdata)
+                yield storage.nbytes()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a state; a projector has its own inside."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors(each)
+    elif hasattr(value, "ortho_matrix"):
+        yield from _tensors(value.ortho_matrix)
+
+
+def _real_notes(name: str) -> tuple[str, ...]:
+    if name.startswith("galore"):
+        return ("the update is one that finds GaLore's directions anew; the SVD's own workspace is not counted",)
+    if name.startswith("apollo"):
+        return ("the update is one that draws APOLLO's projections anew",)
+    return ()
+
+
+def _by_rule(
+    name: str, weights: Sequence[Weight], recorder: Recorder, sizes: dict[str, int]
+) -> tuple[low_bit.Held, tuple[str, ...]]:
+    if name in low_bit.TORCHAO:
+        with recorder.during("optimizer"):
+            low_bit.torchao_step(name, weights, recorder, **sizes)
+        note = "torchao's compiled step makes the buffers that torch's compiler makes of it for a CPU"
+        return low_bit.torchao_state(name, weights, **sizes), (note,)
+    held = low_bit.bitsandbytes_state(name, weights, smallest=sizes["smallest"])
+    note = "paged optimizer state is counted outside the card, though it stays there while there is room"
+    return held, (note,) if held.host else ()
