@@ -123,5 +123,5 @@ def without_numbers(name: str) -> Iterator[None]:
     if not name.startswith("apollo"):
         yield
         return
-    with _Numbers(), patch("apollo_torch.random_projector.next_seed", lambda seed: seed):
+    with _Numbers(), patch("apollo_torch.random_projector.next_seed", lambda seed: seed):  # type: ignore[no-untyped-call]
         yield
