@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -137,6 +138,37 @@ def test_what_passes_is_gone_after_the_update(name: str) -> None:
     assert sum(event.size for event in made.events) == 0
     assert {event.phase for event in made.events} - {"optimizer"} == {"clipping"}
     assert not any(e.phase == "clipping" for e in predicted(name, weights_of(model_of(torch.bfloat16))).events)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", REAL)
+def test_what_passes_is_what_the_real_step_makes(name: str, dtype: torch.dtype) -> None:
+    """The step's highest temporaries are those that torch's profiler sees in the same step on tensors with data."""
+    weights = [Weight((512, 1024), dtype, path="l.0.a.weight"), Weight((1024, 256), dtype, path="l.0.b.weight"),
+               Weight((1024,), dtype, path="l.0.norm.weight")]  # fmt: skip
+    yours: dict[str, Any] = {"target_modules": "all-linear", "args": "rank=64"} if REAL[name].projects else {}
+    made = predicted(name, weights, weight_decay=0.1, **yours)
+    assert highest(made) == pytest.approx(_profiled(name, weights), rel=0.005, abs=4096)
+
+
+def _profiled(name: str, weights: list[Weight]) -> int:
+    """Return the most bytes that a second step makes on tensors with data, as on a GPU (foreach, fused)."""
+    parameters = [nn.Parameter(torch.randn(weight.shape, dtype=weight.dtype)) for weight in weights]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    kind = REAL[name]
+    matrices = [p for p in parameters if p.ndim == 2]
+    both = ({"params": matrices, "weight_decay": 0.1}, {"params": parameters[-1:], "weight_decay": 0.0})
+    if kind.projects:
+        both = ({"params": matrices, "projected": True}, {"params": parameters[-1:], "projected": False})
+    optimizer = kind.build(list(both), {"rank": "64"} if kind.projects else {})
+    optimizer.step()
+    for parameter in parameters if kind.projects else ():
+        optimizer.state[parameter]["step"] = 0
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        optimizer.step()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())), default=0)
 
 
 def test_foreach_makes_a_copy_of_a_group_and_fused_none() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_efficient.memory import low_bit
-from hf_efficient.memory.real_optimizers import REAL, Kind, without_numbers
+from hf_efficient.memory.real_optimizers import REAL, Kind, without_data
 from hf_efficient.memory.record import Event, Recorder, rounded
 from hf_efficient.memory.weights import Weight
 from hf_efficient.wording import listed, unknown
@@ -129,20 +129,20 @@ def _run(
     kinds = alike if kind.at_once else list(times)
     parameters = [_fresh(Weight(shape, dtype)) for shape, dtype, _, _ in kinds]
     groups = _groups(kind, kinds, parameters, decay)
-    with without_numbers(name):
-        optimizer = kind.build([group | keywords for group in groups if group["params"]], options)
+    optimizer = kind.build([group | keywords for group in groups if group["params"]], options)
+    with without_data(name):
         optimizer.step()
-        card = 0
-        for key, parameter in zip(kinds, parameters, strict=True):
-            sizes = _storages(optimizer.state[parameter], kind, recorder)
-            card += sum(map(rounded, sizes)) * (1 if kind.at_once else times[key])
-            if kind.projects and "step" in optimizer.state[parameter]:
-                optimizer.state[parameter]["step"] = 0  # so that the projections are found anew
-        recorder.know(parameters)
-        recorder.know(p.grad for p in parameters if p.grad is not None)
-        with recorder, recorder.during("optimizer"):
+    sizes = [_size(optimizer.state[parameter], kind, recorder) for parameter in parameters]
+    card = sum(size * (1 if kind.at_once else times[key]) for key, size in zip(kinds, sizes, strict=True))
+    if kind.projects:
+        for parameter in parameters:
+            optimizer.state[parameter]["step"] = 0  # so that the projections are found anew
+    recorder.know(parameters)
+    recorder.know(p.grad for p in parameters if p.grad is not None)
+    with recorder, recorder.during("optimizer"):
+        with without_data(name):
             optimizer.step()
-            optimizer.state.clear()  # a state replaced by a new one of its size is no gain
+        optimizer.state.clear()  # a state replaced by a new one of its size is no gain
     return low_bit.Held(card)
 
 
@@ -165,16 +165,16 @@ def _groups(kind: Kind, kinds: Sequence[Any], parameters: Sequence[Any], decay: 
     ]
 
 
-def _storages(state: dict[str, Any], kind: Kind, recorder: Recorder) -> Iterator[int]:
-    """Yield the bytes of each storage of a parameter's state on the card, and let the recorder know it."""
-    seen = set()
+def _size(state: dict[str, Any], kind: Kind, recorder: Recorder) -> int:
+    """Return the bytes of a parameter's state on the card, which the recorder gets to know."""
+    storages: dict[int, int] = {}
     for name, value in state.items():
         for tensor in _tensors(value):
             recorder.know([tensor])
-            storage = tensor.untyped_storage()
-            if storage._cdata not in seen and (name != "step" or kind.steps_on_card):
-                seen.add(storage._cdata)
-                yield storage.nbytes()
+            if name != "step" or kind.steps_on_card:
+                storage = tensor.untyped_storage()
+                storages[storage._cdata] = rounded(storage.nbytes())
+    return sum(storages.values())
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -190,7 +190,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _real_notes(name: str) -> tuple[str, ...]:
     if name.startswith("galore"):
-        return ("the update is one that finds GaLore's directions anew; the SVD's own workspace is not counted",)
+        return ("the update is one that finds GaLore's directions anew; the workspace of the SVD is not counted",)
     if name.startswith("apollo"):
         return ("the update is one that draws APOLLO's projections anew",)
     return ()
