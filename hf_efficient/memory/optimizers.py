@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -67,6 +69,8 @@ def update(
     check(name)
     options = _read(keywords.pop("args", None))
     recorder = Recorder()
+    if not parameters:
+        return Update(0, 0, [])
     with mode:
         if max_grad_norm:
             _clip(parameters, max_grad_norm, recorder)
@@ -121,21 +125,21 @@ def _run(
 ) -> low_bit.Held:
     """Take two steps of a real optimizer and record the second; return its state.
 
-    Where tensors are updated one by one, one of each kind stands for all: what passes is never there twice.
+    Weights that are alike need not all be there. Where tensors are updated one by one, one stands for all: what passes
+    is never there twice. Where all are updated at once they are one tensor for the time being, and events of their own.
     """
     kind, decay, targets = REAL[name], keywords.pop("weight_decay", 0.0), keywords.pop("target_modules", None)
-    alike = [_alike(weight, kind, targets) for weight in weights]
-    times = Counter(alike)
-    kinds = alike if kind.at_once else list(times)
-    parameters = [_fresh(Weight(shape, dtype)) for shape, dtype, _, _ in kinds]
-    groups = _groups(kind, kinds, parameters, decay)
+    times = Counter(_alike(weight, kind, targets) for weight in weights)
+    shapes = [(count, *key[0]) if kind.at_once else key[0] for key, count in times.items()]
+    parameters = [_fresh(Weight(shape, key[1])) for shape, key in zip(shapes, times, strict=True)]
+    groups = _groups(kind, list(times), parameters, decay)
     optimizer = kind.build([group | keywords for group in groups if group["params"]], options)
     with without_data(name):
         optimizer.step()
-    sizes = [_size(optimizer.state[parameter], kind, recorder) for parameter in parameters]
-    card = sum(size * (1 if kind.at_once else times[key]) for key, size in zip(kinds, sizes, strict=True))
-    if kind.projects:
-        for parameter in parameters:
+    card = 0
+    for parameter, count in zip(parameters, times.values(), strict=True):
+        card += count * _size(optimizer.state[parameter], kind, recorder, count if kind.at_once else 1)
+        if kind.projects:
             optimizer.state[parameter]["step"] = 0  # so that the projections are found anew
     recorder.know(parameters)
     recorder.know(p.grad for p in parameters if p.grad is not None)
@@ -143,7 +147,28 @@ def _run(
         with without_data(name):
             optimizer.step()
         optimizer.state.clear()  # a state replaced by a new one of its size is no gain
+    if kind.at_once:
+        recorder.events = _apart(recorder.events, set(shapes))
     return low_bit.Held(card)
+
+
+def _apart(events: Sequence[Event], stacked: set[tuple[int, ...]]) -> list[Event]:
+    """Return the events with one for each of the tensors that were one in the step."""
+    fresh = itertools.count(max((event.key for event in events), default=0) + 1)
+    parts: dict[int, tuple[list[int], int]] = {}
+    out: list[Event] = []
+    for event in events:
+        if event.phase == "optimizer" and event.size > 0 and event.shape in stacked:
+            number, *shape = event.shape
+            size = rounded(math.prod(shape) * getattr(torch, event.dtype).itemsize)
+            parts[event.key] = [next(fresh) for _ in range(number)], size
+        if event.key in parts:
+            keys, size = parts[event.key]
+            one = event._replace(size=size if event.size > 0 else -size, shape=event.shape[1:])
+            out += [one._replace(key=key) for key in keys]
+        else:
+            out.append(event)
+    return out
 
 
 def _alike(weight: Weight, kind: Kind, targets: Any) -> tuple[tuple[int, ...], torch.dtype, bool, bool]:
@@ -165,15 +190,15 @@ def _groups(kind: Kind, kinds: Sequence[Any], parameters: Sequence[Any], decay: 
     ]
 
 
-def _size(state: dict[str, Any], kind: Kind, recorder: Recorder) -> int:
-    """Return the bytes of a parameter's state on the card, which the recorder gets to know."""
+def _size(state: dict[str, Any], kind: Kind, recorder: Recorder, stacked: int) -> int:
+    """Return the bytes on the card of one weight's state, where `stacked` are one; the recorder gets to know it."""
     storages: dict[int, int] = {}
     for name, value in state.items():
         for tensor in _tensors(value):
             recorder.know([tensor])
             if name != "step" or kind.steps_on_card:
                 storage = tensor.untyped_storage()
-                storages[storage._cdata] = rounded(storage.nbytes())
+                storages[storage._cdata] = rounded(storage.nbytes() // stacked)
     return sum(storages.values())
 
 
