@@ -1,151 +1,66 @@
-"""Ten NVIDIA GPUs, each with the figures that NVIDIA itself publishes."""
+"""The GPUs of cards.toml, each with the figures that its maker publishes, and how to find one by name."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
-from typing import NamedTuple
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from hf_efficient.wording import listed, nearest
+from hf_efficient.wording import listed
+
+CHOICES = 4
+"""As many names as an error lists; for more it names the command that shows them."""
+LIST = "`hf-efficient list gpus`"
 
 
 class Card(NamedTuple):
-    """One GPU model: what its NVIDIA document says, and how much memory nvidia-smi shows on it."""
+    """One GPU model: what its maker's document says, and how much memory nvidia-smi shows on it."""
 
     name: str
-    capability: tuple[int, int]
     memory_mib: int
     """Total that nvidia-smi reports, in MiB; a recent driver, and the least where drivers differ on that board."""
     bandwidth_gb_s: float
     """Memory bandwidth, 1e9 bytes/s."""
     peak_tflops: Mapping[str, float]
     """Dense 1e12 FLOP/s per dtype: 16-bit and TF32 on Tensor Cores that accumulate in fp32, float32 without them."""
-    driver_names: tuple[str, ...]
-    """What NVML calls the boards for which these figures hold, and no other."""
     source: str
     """Document, board and address."""
+    driver_names: tuple[str, ...]
+    """What the driver (NVML, ROCm) calls the boards for which these figures hold, and no other."""
+    shared_names: tuple[str, ...]
+    """What the driver calls these boards and others, which differ in memory."""
+    capability: tuple[int, int]
+    """CUDA compute capability; (0, 0) where the card has none."""
+    accelerator: str = "cuda"
+    """`cuda`, or `rocm` for AMD's."""
 
 
-def _rates(*, float32: float, tf32: float = 0.0, float16: float, bfloat16: float = 0.0) -> Mapping[str, float]:
-    rates = {"float32": float32, "tf32": tf32, "float16": float16, "bfloat16": bfloat16}
-    return {dtype: rate for dtype, rate in rates.items() if rate}
+def _table() -> tuple[Card, ...]:
+    data = tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))
+    return tuple(_card(data["documents"], **row) for row in data["cards"])
 
 
-_ADA = "https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf"
-_A100 = (
-    "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
-    "nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
-)
-_A100_RATES = _rates(float32=19.5, tf32=156.0, float16=312.0, bfloat16=312.0)
+def _card(documents: Mapping[str, Mapping[str, str]], *, document: str, board: str, **row: Any) -> Card:
+    major, minor = row.pop("capability", (0, 0))
+    return Card(
+        source=f"{documents[document]['title']}, {board}, {documents[document]['address']}",
+        driver_names=tuple(row.pop("driver_names", ())),
+        shared_names=tuple(row.pop("shared_names", ())),
+        capability=(major, minor),
+        **row,
+    )
 
-# The H100 and H200 datasheets print only rates with sparsity (989 and 1,979) and say that dense ones are half of them.
-_HOPPER_RATES = _rates(float32=67.0, tf32=494.5, float16=989.5, bfloat16=989.5)
 
-CARDS: tuple[Card, ...] = (
-    Card(
-        name="T4",
-        capability=(7, 5),
-        memory_mib=15360,
-        bandwidth_gb_s=320.0,  # the T4 datasheet rounds to 300; 256 bits at 10 Gbit/s are 320
-        peak_tflops=_rates(float32=8.1, float16=65.0),
-        driver_names=("Tesla T4",),
-        source="NVIDIA Turing GPU Architecture whitepaper, Tesla T4 (PCIe), https://images.nvidia.com/aem-dam/en-zz/"
-        "Solutions/design-visualization/technologies/turing-architecture/NVIDIA-Turing-Architecture-Whitepaper.pdf",
-    ),
-    Card(
-        name="V100-16GB",
-        capability=(7, 0),
-        memory_mib=16160,  # 16384 with the newest drivers
-        bandwidth_gb_s=900.0,
-        peak_tflops=_rates(float32=15.7, float16=125.0),  # the PCIe board has 14 and 112
-        driver_names=("Tesla V100-SXM2-16GB",),
-        source="NVIDIA V100 datasheet, SXM2, https://images.nvidia.com/content/technologies/volta/pdf/"
-        "volta-v100-datasheet-update-us-1165301-r5.pdf",
-    ),
-    Card(
-        name="A10",
-        capability=(8, 6),
-        memory_mib=23028,
-        bandwidth_gb_s=600.0,
-        peak_tflops=_rates(float32=31.2, tf32=62.5, float16=125.0, bfloat16=125.0),
-        driver_names=("NVIDIA A10",),
-        source="NVIDIA A10 datasheet, PCIe, "
-        "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a10/pdf/a10-datasheet.pdf",
-    ),
-    Card(
-        name="L4",
-        capability=(8, 9),
-        memory_mib=23034,
-        bandwidth_gb_s=300.0,
-        peak_tflops=_rates(float32=30.3, tf32=60.0, float16=121.0, bfloat16=121.0),  # printed 120 and 242: sparse
-        driver_names=("NVIDIA L4",),
-        source="NVIDIA L4 datasheet, PCIe, https://nvdam.widen.net/s/rvq98gbwsw/l4-datasheet-2595652",
-    ),
-    Card(
-        name="RTX 3090",
-        capability=(8, 6),
-        memory_mib=24268,  # 24576 with the newest drivers
-        bandwidth_gb_s=936.0,
-        peak_tflops=_rates(float32=35.6, tf32=35.6, float16=71.0, bfloat16=71.0),  # fp16 accumulation would be 142
-        driver_names=("NVIDIA GeForce RTX 3090", "GeForce RTX 3090"),
-        source="NVIDIA Ampere GA102 GPU Architecture whitepaper V2, Appendix A, "
-        "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf",
-    ),
-    Card(
-        name="RTX 4090",
-        capability=(8, 9),
-        memory_mib=24564,
-        bandwidth_gb_s=1008.0,
-        peak_tflops=_rates(float32=82.6, tf32=82.6, float16=165.2, bfloat16=165.2),  # fp16 accumulation: 330.3
-        driver_names=("NVIDIA GeForce RTX 4090",),
-        source=f"NVIDIA Ada GPU Architecture whitepaper V2.1, Appendix A, {_ADA}",
-    ),
-    Card(
-        name="A100-40GB",
-        capability=(8, 0),
-        memory_mib=40960,
-        bandwidth_gb_s=1555.0,
-        peak_tflops=_A100_RATES,
-        # The datasheet gives both 40 GB boards the same rates and bandwidth; that is not so at 80 GB.
-        driver_names=("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB", "A100-PCIE-40GB"),
-        source=f"NVIDIA A100 datasheet, 40GB SXM and PCIe, {_A100}",
-    ),
-    Card(
-        name="H100-80GB",
-        capability=(9, 0),
-        memory_mib=81559,
-        bandwidth_gb_s=3350.0,
-        peak_tflops=_HOPPER_RATES,
-        driver_names=("NVIDIA H100 80GB HBM3",),  # the PCIe board is "NVIDIA H100 PCIe", and slower
-        source="NVIDIA H100 datasheet, SXM, https://resources.nvidia.com/en-us-tensor-core/"
-        "nvidia-tensor-core-gpu-datasheet",
-    ),
-    Card(
-        name="A100-80GB",
-        capability=(8, 0),
-        memory_mib=81920,
-        bandwidth_gb_s=2039.0,  # the PCIe board has 1935
-        peak_tflops=_A100_RATES,
-        driver_names=("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
-        source=f"NVIDIA A100 datasheet, 80GB SXM, {_A100}",
-    ),
-    Card(
-        name="H200",
-        capability=(9, 0),
-        memory_mib=143771,
-        bandwidth_gb_s=4800.0,
-        peak_tflops=_HOPPER_RATES,
-        driver_names=("NVIDIA H200",),  # the PCIe board is "NVIDIA H200 NVL", and slower
-        source="NVIDIA H200 datasheet, SXM, "
-        "https://nvdam.widen.net/s/nb5zzzsjdf/hpc-datasheet-sc23-h200-datasheet-3002446",
-    ),
-)
+CARDS = _table()
 """Smallest memory first."""
 
 
 def _spelling(name: str) -> str:
-    """Return a name without what people leave out: case, separators and the maker's prefixes."""
-    return re.sub(r"^(nvidia|geforce|tesla)+", "", re.sub(r"[\s_-]+", "", name).lower())
+    """Return a name without what people leave out: case, separators and the makers' prefixes."""
+    return re.sub(r"^(nvidia|geforce|tesla|amd|instinct)+", "", re.sub(r"[\s_-]+", "", name).lower())
 
 
 def find(name: str) -> Card:
@@ -157,19 +72,30 @@ def find(name: str) -> Card:
     for card in CARDS:
         if wanted in map(_spelling, (card.name, *card.driver_names)):
             return card
-    begun = [card.name for card in CARDS if wanted and _spelling(card.name).startswith(wanted)]
-    if begun:
+    # Ti and Super are other models, not more of one: RTX 4070 does not leave open whether it is RTX 4070 Ti Super.
+    begun = rf"{re.escape(wanted)}(?!ti|super)" if wanted else "$."
+    if choices := [card.name for card in CARDS if re.match(begun, _spelling(card.name))]:
+        many = len(choices) > CHOICES
         raise ValueError(
             f"The GPU {name!r} is not one card, because cards whose name begins so differ in memory and speed: "
-            f"write {listed(begun, 'or')}."
+            f"write {f'one of the {len(choices)} that {LIST} shows' if many else listed(choices, 'or')}."
         )
-    close = nearest(wanted, [card.name for card in CARDS])
+    names = {_spelling(card.name): card.name for card in CARDS}
+    close = [names[spelled] for spelled in get_close_matches(wanted, names)]
+    near = f"the nearest {'are' if len(close) > 1 else 'is'} {listed(close)}, and " if close else ""
     raise ValueError(
         f"There is no GPU {name!r} in the table, because it holds only cards whose published figures were looked up: "
-        f"write {listed((card.name for card in CARDS), 'or')}{f' (the nearest is {close})' if close else ''}."
+        f"{near}{LIST} shows all."
     )
 
 
-def reported_as(driver_name: str) -> Card | None:
-    """Return the card whose figures hold for the board that NVML calls so, or None."""
-    return next((card for card in CARDS if driver_name in card.driver_names), None)
+def reported_as(driver_name: str, memory_mib: float) -> Card | None:
+    """Return the card whose figures hold for the board that the driver calls so, or None.
+
+    The memory counts where boards that differ have one name; a tenth more or less is ECC and what drivers reserve.
+    """
+    for card in CARDS:
+        shared = driver_name in card.shared_names and abs(memory_mib / card.memory_mib - 1) < 0.1
+        if shared or driver_name in card.driver_names:
+            return card
+    return None

@@ -33,9 +33,9 @@ class Machine:
     gpu: str = ""
     """The card's name; of several different cards, the one with the least memory."""
     accelerator: str = ""
-    """`cuda`, `mps`, or empty where only the CPU computes."""
+    """`cuda`, `rocm`, `mps`, or empty where only the CPU computes."""
     capability: tuple[int, int] = (0, 0)
-    """CUDA compute capability."""
+    """CUDA compute capability; (0, 0) where the accelerator has none."""
     gpus: int = 0
     """How many GPUs a process sees."""
     memory_gib: float = 0.0
@@ -96,7 +96,7 @@ def _with_card(host: Machine, card: Card, *, gpus: int) -> Machine:
     return replace(
         host,
         gpu=card.name,
-        accelerator="cuda",
+        accelerator=card.accelerator,
         capability=card.capability,
         gpus=gpus,
         memory_gib=card.memory_mib / 1024,
@@ -112,7 +112,7 @@ def _with_gpus(host: Machine, reading: Reading) -> Machine:
     smallest = min(reading.gpus, key=lambda gpu: (gpu.memory, gpu.capability))
     names = sorted({gpu.name for gpu in reading.gpus})
     mixed = f"The cards differ ({', '.join(names)}); the smallest is described." if len(names) > 1 else ""
-    card = reported_as(smallest.name)
+    card = reported_as(smallest.name, smallest.memory / 2**20)
     unlisted = "" if card else f"NVIDIA's figures for {smallest.name} are not in the table."
     return replace(
         host,

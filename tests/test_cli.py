@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hf_efficient.cards import CARDS
 from hf_efficient.cli import main
 from hf_efficient.describe import KINDS
 from hf_efficient.machine import this_machine
@@ -27,7 +28,7 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["name"] for row in data["tricks"]] == sorted(catalogue())
     assert set(data["tricks"][0]) == {"name", "family", "saves", "costs", "numerics"}
     assert [row["name"] for row in data["presets"]] == list(PRESETS)
-    assert len(data["gpus"]) == 10
+    assert [row["name"] for row in data["gpus"]] == [card.name for card in CARDS]
     assert all(row["source"] for row in data["gpus"])
 
 
@@ -156,4 +157,6 @@ def test_no_arguments_show_the_commands(capsys: pytest.CaptureFixture[str]) -> N
     """`hf-efficient` alone lists its commands."""
     assert main([]) == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in ("list", "explain", "plan", "emit", "machine", "recipe", "config"))
+    assert all(
+        command in text for command in ("list", "explain", "plan", "emit", "memory", "machine", "recipe", "config")
+    )

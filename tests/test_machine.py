@@ -18,20 +18,36 @@ from typing import Any
 import pytest
 
 from hf_efficient import gpu, machine
-from hf_efficient.cards import CARDS, reported_as
+from hf_efficient.cards import CARDS, Card, reported_as
 from hf_efficient.machine import Machine, cards, installed_packages, this_machine
 
 ROOT = Path(__file__).parent.parent
-TEN = ["T4", "V100-16GB", "A10", "L4", "RTX 3090", "RTX 4090", "A100-40GB", "H100-80GB", "A100-80GB", "H200"]
+USUAL = ("T4", "V100-16GB", "RTX 3060 12GB", "RTX 3090", "RTX 4090", "RTX 5090", "A10G", "L4", "L40S", "A100-80GB")
+USUAL += ("RTX A6000", "H100-80GB", "H100-PCIe", "H200", "B200", "MI300X")
 SPELLINGS = {
-    **{name.lower().replace(" ", "_"): name for name in TEN},
+    **{card.name.lower().replace(" ", "_"): card.name for card in CARDS},
     "NVIDIA GeForce RTX 4090": "RTX 4090",
     "Tesla t4": "T4",
     "NVIDIA-A100 80gb": "A100-80GB",
     **{driver_name: card.name for card in CARDS for driver_name in card.driver_names},
 }
-AMBIGUOUS = {"A100": "A100-40GB or A100-80GB", "NVIDIA H100": "H100-80GB", "RTX": "RTX 3090 or RTX 4090"}
-NEAREST = {"L40": "L4", "A10G": "A10", "RTX 3090 Ti": "RTX 3090", "H800": "H200", "Radeon": "", "-": ""}
+AMBIGUOUS = {
+    "A100": "A100-40GB or A100-80GB",
+    "NVIDIA H100": "H100-80GB or H100-PCIe",
+    "v100": "V100-16GB or V100-32GB",
+    "RTX 6000": "RTX 6000 Ada",  # there is a Quadro of that name
+    "RTX": r"one of the \d+ that `hf-efficient list gpus` shows",
+    **{shared: card.name for card in CARDS for shared in card.shared_names},
+}
+NEAREST = {
+    "A16": "nearest is A10, and",
+    "H800": "nearest is H200, and",
+    "RTX 4070 Ti": "nearest are RTX 4070 Ti Super, RTX 3090 Ti and RTX 2080 Ti, and",
+    "RTX 2080": "nearest are RTX 2080 Ti, RTX 5080 and RTX 4080, and",
+    "Radeon": "looked up:",
+    "-": "looked up:",
+}
+TENSOR_CORES = {(7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)}
 
 
 @pytest.fixture(autouse=True)
@@ -39,21 +55,48 @@ def _packages_are_read_anew() -> None:
     machine._packages_in.cache_clear()
 
 
-def test_table_holds_ten_cards_smallest_memory_first() -> None:
-    """`cards()` gives exactly ten cards, their memory does not fall, and each cites NVIDIA with an address."""
-    assert [card.gpu for card in cards()] == TEN
+def test_table_holds_the_usual_cards_smallest_memory_first() -> None:
+    """`cards()` has a machine for every card of the table, and the usual cards; their memory does not fall."""
+    assert [card.gpu for card in cards()] == [card.name for card in CARDS]
+    assert {card.gpu for card in cards()} >= set(USUAL)
     assert list(cards()) == sorted(cards(), key=lambda card: card.memory_gib)
-    assert all(re.search(r"^NVIDIA .+ (datasheet|whitepaper).*, https://\S+$", card.source) for card in cards())
+
+
+def test_no_two_cards_share_a_name() -> None:
+    """No name of a card or of its driver is another card's too, and every card has one that the driver gives."""
+    names = [name for card in CARDS for name in {card.name, *card.driver_names, *card.shared_names}]
+    assert len(names) == len(set(names))
+    assert all(card.driver_names or card.shared_names for card in CARDS)
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_a_card_says_where_its_figures_stand(card: Card) -> None:
+    """A card cites a document of its maker, the board in it, and an address."""
+    maker = "AMD Instinct" if card.accelerator == "rocm" else "NVIDIA"
+    assert re.search(rf"^{maker} .+ (datasheet|whitepaper|specifications)\b.*, .+, https://\S+$", card.source)
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_a_cards_figures_do_not_contradict_each_other(card: Card) -> None:
+    """16-bit is faster than float32, and twice TF32; bf16 and TF32 come with Ampere, at fp16's rate or none."""
+    rates = card.peak_tflops
+    assert 0 < rates["float32"] < rates["float16"]
+    assert 5 * 1024 < card.memory_mib < 200 * 1024
+    assert 200 < card.bandwidth_gb_s < 10_000
+    assert {"bfloat16", "tf32"} <= set(rates) or not {"bfloat16", "tf32"} & set(rates)
+    assert rates.get("bfloat16", rates["float16"]) == rates["float16"]
+    assert rates.get("tf32", rates["float16"] / 2) == pytest.approx(rates["float16"] / 2, rel=0.03)
+    assert (card.accelerator == "cuda") == (card.capability in TENSOR_CORES)
+    assert ("bfloat16" in rates) == (card.accelerator == "rocm" or card.capability >= (8, 0))
 
 
 def test_figures_are_dense_with_fp32_accumulation() -> None:
     """The A100's figures are its datasheet's; GeForce and Hopper rates are those without fp16 sums and sparsity."""
     a100 = Machine.named("A100-80GB")
     assert a100.peak_tflops == {"float32": 19.5, "tf32": 156, "float16": 312, "bfloat16": 312}
-    assert (a100.bandwidth_gb_s, a100.memory_gib, a100.capability) == (2039, 80, (8, 0))
+    assert (a100.bandwidth_gb_s, a100.memory_gib * 1024, a100.capability) == (2039, 81251, (8, 0))
     rates = [Machine.named(name).peak_tflops["float16"] for name in ("RTX 3090", "RTX 4090", "H100-80GB", "H200")]
     assert rates == [71, 165.2, 989.5, 989.5]
-    assert all(("bfloat16" in card.peak_tflops) == (card.capability >= (8, 0)) for card in cards())
 
 
 @pytest.mark.parametrize(("spelling", "name"), SPELLINGS.items())
@@ -64,18 +107,31 @@ def test_spelling_does_not_matter(spelling: str, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "known"), AMBIGUOUS.items())
 def test_ambiguous_name_is_refused(name: str, known: str) -> None:
-    """A name that begins several cards' names is refused and names those in the table."""
+    """A name that leaves open which board it is, is refused and names those in the table, or the list if many."""
     with pytest.raises(ValueError, match=rf"is not one card, because .*: write {known}\.$"):
         Machine.named(name)
 
 
 @pytest.mark.parametrize(("name", "close"), NEAREST.items())
 def test_unknown_name_gets_the_nearest(name: str, close: str) -> None:
-    """A name that merely resembles a card's is refused with the list and the nearest card, if any is near."""
-    near = rf" \(the nearest is {close}\)" if close else ""
-    with pytest.raises(ValueError, match=rf"There is no GPU .*T4, V100-16GB,.* or H200{near}\.$"):
+    """A name that merely resembles a card's is refused with at most three near ones and the command that lists all."""
+    with pytest.raises(ValueError, match=rf"There is no GPU .*{close} `hf-efficient list gpus` shows all\.$"):
         Machine.named(name)
-    assert reported_as(f"NVIDIA {name}") is None
+    assert reported_as(f"NVIDIA {name}", 16384) is None
+
+
+def test_memory_tells_boards_of_one_name_apart() -> None:
+    """A name that boards share means the card with that memory, whatever a driver reserves, and else no card."""
+    for mib, name in ((12288, "RTX 3060 12GB"), (12045, "RTX 3060 12GB"), (8192, None)):
+        card = reported_as("NVIDIA GeForce RTX 3060", mib)
+        assert (card.name if card else None) == name
+    assert reported_as("NVIDIA GeForce RTX 3080", 12288) is None
+
+
+def test_an_amd_card_has_no_cuda_capability() -> None:
+    """A machine with AMD's card is `rocm`, as torch finds it, so that no CUDA capability is taken for met."""
+    named = Machine.named("AMD Instinct MI300X")
+    assert (named.accelerator, named.capability) == ("rocm", (0, 0))
 
 
 def test_named_machine_differs_only_in_its_gpus() -> None:
@@ -215,7 +271,9 @@ int cuDeviceGetAttribute(int *v, int a, int d) { *v = a == 75 ? 8 : a == 76 ? 0 
 """
 T4, A100 = '{"Tesla T4", "GPU-a1", 15360, 7, 5}', '{"NVIDIA A100-SXM4-80GB", "GPU-b2", 81920, 8, 0}'
 TWO, MIXED, SLICED = f"{T4}, {T4}", f"{A100}, {T4}", A100.replace("8, 0}", "8, 0, 1}")
-UNLISTED = '{"NVIDIA GeForce RTX 2080 Ti", "GPU-c3", 11264, 7, 5}'
+UNLISTED = '{"NVIDIA GeForce RTX 2070", "GPU-c3", 8192, 7, 5}'
+SHARED = '{"NVIDIA GeForce RTX 4060 Ti", "GPU-d4", 16380, 8, 9}'
+HALF = SHARED.replace("16380", "8188")
 SLICE = {"gpu": "NVIDIA A100-SXM4-80GB MIG 1g.10gb", "capability": [8, 0], "memory_gib": 9.5, "peak_tflops": {}}
 T4_RATES = {"note": "", "bandwidth_gb_s": 320, "peak_tflops": {"float32": 8.1, "float16": 65}}
 FAILED = "No NVIDIA GPU could be read: nvmlInit_v2 returned 18; cuInit returned 999."
@@ -225,7 +283,9 @@ READINGS: dict[str, tuple[str, str, dict[str, Any]]] = {  # cards, codes and mas
     "index": (MIXED, "0 0 0", {"gpu": "NVIDIA A100-SXM4-80GB", "gpus": 1, "bandwidth_gb_s": 2039}),
     "UUID": (MIXED, "0 0 GPU-a", {"gpu": "Tesla T4", "gpus": 1, "note": ""}),
     "hidden": (MIXED, "0 0 -1", {"accelerator": "", "gpus": 0, "note": "CUDA_VISIBLE_DEVICES='-1' hides every GPU."}),
-    "unlisted": (UNLISTED, "0 0", {"memory_gib": 11, "bandwidth_gb_s": 0, "peak_tflops": {}, "source": "NVML"}),
+    "unlisted": (UNLISTED, "0 0", {"memory_gib": 8, "bandwidth_gb_s": 0, "peak_tflops": {}, "source": "NVML"}),
+    "listed with that memory": (SHARED, "0 0", {"bandwidth_gb_s": 288, "note": ""}),
+    "unlisted with that memory": (HALF, "0 0", {"bandwidth_gb_s": 0, "peak_tflops": {}, "source": "NVML"}),
     "no card": ("", "0 0", {"accelerator": "", "note": "The driver reports no GPU."}),
     "NVML never starts CUDA": (T4, "0 (abort(),0)", {"gpus": 1}),
     "libcuda where NVML fails": (T4, "9 0", {**SLICE, "gpus": 1, "source": "libcuda"}),

@@ -41,6 +41,9 @@ def faked(model: nn.Module, mode: FakeTensorMode) -> nn.Module:
             for name, value in list(vars(module).items()):
                 if isinstance(value, torch.Tensor) and value.is_meta:
                     setattr(module, name, _empty(value))
+            if getattr(module, "quant_state", None) is not None:
+                module.quant_state = _state(module.quant_state)
+                module.weight.quant_state = module.quant_state  # type: ignore[union-attr]
     return model
 
 
@@ -51,8 +54,6 @@ def _empty(tensor: torch.Tensor) -> torch.Tensor:
 def _parameter(parameter: nn.Parameter, memo: dict[int, Any]) -> Any:
     if id(parameter) not in memo:
         fresh = nn.Parameter(_empty(parameter), requires_grad=parameter.requires_grad)
-        for name, value in vars(parameter).items():
-            setattr(fresh, name, _state(value))
         memo[id(parameter)] = parameter, fresh  # the old one is kept, so that no other gets its id
     return memo[id(parameter)][1]
 
@@ -83,9 +84,8 @@ def tensors(model: nn.Module) -> Iterator[torch.Tensor]:
     """Yield every tensor that a model holds: parameters, buffers and what quantization keeps beside its weights."""
     yield from model.parameters()
     yield from model.buffers()
-    for parameter in model.parameters():
-        for value in vars(parameter).values():
-            yield from _held(value)
+    for module in model.modules():
+        yield from _held(getattr(module, "quant_state", None))
 
 
 def _held(value: Any) -> Iterator[torch.Tensor]:

@@ -88,3 +88,54 @@ def attention(
         attn_mask = torch.empty_like(attn_mask, dtype=query.dtype)
     out = _Efficient.apply(query, key, value, attn_mask)
     return out
+
+
+class _Grouped(torch.autograd.Function):
+    """One product per expert, of the rows that belong to it: input and weights are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows, weight)
+        return rows.new_empty(rows.shape[0], weight.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        rows, weight = ctx.saved_tensors
+        needed = ctx.needs_input_grad
+        return (
+            torch.empty_like(rows) if needed[0] else None,
+            weight.new_empty(weight.shape) if needed[1] else None,
+        )
+
+
+def grouped_mm(rows: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Return rows x weight[expert of the row], as `torch.nn.functional.grouped_mm` does; shapes S x K and E x K x N."""
+    out: torch.Tensor = _Grouped.apply(rows, weight)
+    return out
+
+
+class _Ctc(torch.autograd.Function):
+    """CTC: the log-probabilities and, for each frame, one number per place in the target and between are kept.
+
+    Source: ctc_loss_gpu_template in torch's native/cuda/LossCTC.cu.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, log_probs: torch.Tensor, targets: int) -> torch.Tensor:
+        frames, rows = log_probs.shape[:2]
+        ctx.save_for_backward(log_probs, log_probs.new_empty(rows, frames, 2 * targets + 1))
+        return log_probs.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        log_probs, alpha = ctx.saved_tensors
+        _beta = torch.empty_like(alpha)
+        return torch.empty_like(log_probs), None
+
+
+def ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Return what `torch.nn.functional.ctc_loss` returns; log_probs: frames x rows x letters, targets flat or in rows."""
+    rows = log_probs.shape[1]
+    longest = targets.shape[1] if targets.ndim == 2 else -(-targets.shape[0] // rows)
+    out: torch.Tensor = _Ctc.apply(log_probs, longest)
+    return out

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from hf_efficient.memory.kernels import attention
+from hf_efficient.memory.kernels import attention, ctc_loss, grouped_mm
 
 # Lists of torch.amp, "CUDA Ops that can autocast to float16" and "... to float32".
 _LOW = (
@@ -33,6 +33,9 @@ def _functions(names: str) -> frozenset[Any]:
 LOW, HIGH = _functions(_LOW), _functions(_HIGH)
 SET_OUTPUT = _functions("softmax log_softmax sum prod cumsum cumprod norm")
 """Those of HIGH that do not cast their input where they are told the dtype of their output."""
+GROUPED = frozenset(
+    found for found in (getattr(F, "grouped_mm", None), getattr(torch, "_grouped_mm", None)) if found is not None
+)
 SIXTEEN = (torch.float16, torch.bfloat16)
 
 
@@ -47,7 +50,7 @@ class LikeCuda(TorchFunctionMode):
     def __init__(self, flash: bool = True) -> None:
         super().__init__()
         self.flash = flash
-        self._copies: dict[int, torch.Tensor] = {}
+        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __exit__(self, *error: Any) -> Any:
         self._copies.clear()
@@ -63,6 +66,12 @@ class LikeCuda(TorchFunctionMode):
             args, kwargs = self._autocast(func, args, kwargs)
         if func is F.scaled_dot_product_attention:
             return attention(*args, flash=self.flash, **kwargs)
+        if func is torch.tensor and isinstance(args[0], (list, tuple)):
+            args = ([v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for v in args[0]], *args[1:])
+        if func is F.ctc_loss:
+            return ctc_loss(*args, **kwargs)
+        if func in GROUPED:
+            return grouped_mm(*args, **kwargs)
         if func is F.dropout:
             return self._dropout(*args, **kwargs)
         return func(*args, **kwargs)
@@ -78,10 +87,10 @@ class LikeCuda(TorchFunctionMode):
     def _low(self, value: Any, dtype: torch.dtype) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == dtype:
             return value
-        if value.is_leaf and value.requires_grad and value.dtype == torch.float32:
+        if value.is_leaf and value.requires_grad and value.dtype == torch.float32 and not value._is_view():
             if id(value) not in self._copies:
-                self._copies[id(value)] = value.to(dtype)
-            return self._copies[id(value)]
+                self._copies[id(value)] = value, value.to(dtype)
+            return self._copies[id(value)][1]
         return value.to(dtype)
 
     @staticmethod

@@ -10,6 +10,8 @@ from torch import nn
 
 KEPT = 4
 """Units of a shortened stack: the first, two that must behave alike, and the last."""
+LEAST = 3 * KEPT
+"""Units from which on it is quicker to trace two shorter stacks."""
 LONGEST_PATTERN = 8
 NOT_COMPARED = ("layer_idx", "layer_id", "idx", "layer_index", "layer_number", "_forward_hooks")
 
@@ -34,7 +36,7 @@ def stacks(model: nn.Module) -> list[Stack]:
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and not any(path.startswith(f"{other.path}.") for other in found):
             period = _period([_signature(layer) for layer in module]) if len(module) > KEPT else 0
-            if period and len(module) % period == 0 and len(module) // period > KEPT + 1:
+            if period and len(module) % period == 0 and len(module) // period > LEAST:
                 found.append(Stack(path, period, len(module) // period))
     return found
 
@@ -46,17 +48,6 @@ def shorten(model: nn.Module, stack: Stack, units: int = KEPT) -> None:
     kept = layers[: units * stack.period - tail] + layers[-tail:]
     parent, _, name = stack.path.rpartition(".")
     setattr(model.get_submodule(parent), name, nn.ModuleList(kept))
-
-
-def times(model: nn.Module, shortened: list[Stack], units: int = KEPT) -> dict[int, int]:
-    """Return for the id of each parameter and buffer of the layers that stand for several how often they do."""
-    counts = {}
-    for stack in shortened:
-        layers = list(model.get_submodule(stack.path))  # type: ignore[arg-type]
-        for layer in layers[stack.period : 2 * stack.period]:
-            for tensor in (*layer.parameters(), *layer.buffers()):
-                counts[id(tensor)] = stack.units - units + 1
-    return counts
 
 
 def _period(signatures: list[Any]) -> int:

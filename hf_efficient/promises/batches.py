@@ -20,15 +20,16 @@ JOINED = ("image_grid_thw", "pixel_values")
 
 def collate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Rows:
     """Return what turns made rows for `model` into a batch: tokens and labels padded, images and sounds stacked."""
-    asked, image = _parameters(model), getattr(model.config, "image_token_id", None)
-    named = "token_type_ids" if model.config.model_type.startswith("gemma3") else "mm_token_type_ids"
-    return Rows(tokenizer, image, named if image is not None and named in asked else None, model.dtype)
+    return Rows(tokenizer, getattr(model.config, "image_token_id", None), named_images(model), model.dtype)
 
 
-def _parameters(model: PreTrainedModel) -> set[str]:
+def named_images(model: PreTrainedModel) -> str | None:
+    """Return the argument of `model` that says which tokens stand for images, or None where it asks for none."""
     import inspect
 
-    return set(inspect.signature(type(model).forward).parameters)
+    named = "token_type_ids" if model.config.model_type.startswith("gemma3") else "mm_token_type_ids"
+    asked = inspect.signature(type(model).forward).parameters
+    return named if getattr(model.config, "image_token_id", None) is not None and named in asked else None
 
 
 @dataclass(frozen=True)

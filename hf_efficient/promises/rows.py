@@ -27,17 +27,20 @@ def made_rows(model: PreTrainedModel, number: int, *, seed: int = 0) -> list[Row
 
     Raises ValueError for a head that they cannot be made for.
     """
-    make = _maker(model)
+    make = MAKERS[row_kind(model)]
     chance = random.Random(seed)
     lengths = _lengths(number, chance)
     return [make(model, length, random.Random(f"{seed} {place}")) for place, length in enumerate(lengths)]
 
 
-def _maker(model: PreTrainedModel) -> Callable[[PreTrainedModel, int, random.Random], Row]:
-    """Return what makes one row for the head of `model`."""
+def row_kind(model: PreTrainedModel) -> str:
+    """Return what the rows for the head of `model` are: a key of MAKERS.
+
+    Raises ValueError for a head that no rows can be made for.
+    """
     name = _class(model)
     if name.endswith("ForCausalLM") and not hasattr(model.config, "vision_config"):
-        return _causal
+        return "causal"
     kind = next((kind for kind, names in _classes().items() if name in names), None)
     kind = kind or next((kind for end, kind in ENDS.items() if name.endswith(end)), None)
     if kind is None or (kind in ("target", "speech") and hasattr(model.config, "audio_config")):
@@ -45,7 +48,7 @@ def _maker(model: PreTrainedModel) -> Callable[[PreTrainedModel, int, random.Ran
             f"There are no made rows for a {name}: pass rows of yours with --data, or --model with a head for "
             "language modeling, classification, question answering, speech or images with text."
         )
-    return MAKERS[kind]
+    return kind
 
 
 def _class(model: PreTrainedModel) -> str:

@@ -1,0 +1,129 @@
+"""A batch without data, for the head of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from hf_efficient.memory.build import body_of
+from hf_efficient.memory.results import Batch
+from hf_efficient.memory.values import without_data
+from hf_efficient.promises.batches import JOINED, named_images
+from hf_efficient.promises.rows import CHOICES, made_rows, row_kind
+
+TEXT = ("causal", "masked", "tokens", "sequence", "answer", "choice", "target", "pretraining", "replaced")
+
+
+def longest(config: Any) -> int | None:
+    """Return how many tokens a model's configuration says it reads at most."""
+    text = getattr(config, "get_text_config", lambda: config)()
+    found = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+    return int(found) if isinstance(found, int) and found > 0 else None
+
+
+def batch_for(model: nn.Module, batch: Batch, *, labels: bool = True) -> dict[str, torch.Tensor]:
+    """Return a micro-batch for the head of `model`, of tensors made where this is called.
+
+    Text is batch.size x batch.seq_len tokens; images and sounds are as the configuration says. Raises ValueError where a
+    length is missing or longer than the model reads, and for a head that no rows can be made for.
+    """
+    inner: Any = body_of(model)
+    kind = row_kind(inner)
+    values = _text(inner, kind, batch) if kind in TEXT else _others(inner, kind, batch)
+    if not labels:
+        values = {name: value for name, value in values.items() if name not in ("labels", "next_sentence_label")}
+    return values
+
+
+def _length(inner: Any, batch: Batch) -> int:
+    limit = longest(inner.config)
+    if batch.seq_len is None:
+        raise ValueError(
+            f"{type(inner).__name__} reads tokens, and their number decides its memory: pass seq_len, at the command "
+            f"line --seq-len{f' (at most {limit})' if limit else ''}."
+        )
+    absolute = any(isinstance(m, nn.Embedding) and m.num_embeddings == limit for m in inner.modules())
+    if limit and absolute and batch.seq_len > limit:
+        raise ValueError(
+            f"{type(inner).__name__} has {limit} learned positions and cannot read {batch.seq_len} tokens: pass a "
+            f"seq_len of at most {limit}."
+        )
+    return batch.seq_len
+
+
+def _ids(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.long)
+
+
+def _text(inner: Any, kind: str, batch: Batch) -> dict[str, torch.Tensor]:
+    rows, length = batch.size, _length(inner, batch)
+    shape = (rows, CHOICES, length) if kind == "choice" else (rows, length)
+    values = {"input_ids": _ids(*shape), "attention_mask": _mask(shape, batch.padding)}
+    if kind == "answer":
+        return values | {"start_positions": _ids(rows), "end_positions": _ids(rows)}
+    if kind == "target":
+        return values | {"labels": _ids(rows, batch.target_len or length)}
+    if kind == "pretraining":
+        values["next_sentence_label"] = _ids(rows)
+    if kind in ("sequence", "choice"):
+        return values | {"labels": _class_labels(inner, rows, kind)}
+    return values | {"labels": _ids(rows, length)}
+
+
+def _mask(shape: tuple[int, ...], padding: bool) -> torch.Tensor:
+    """Return a mask of ones; with padding, the last token of every row but the first is one of padding."""
+    with _disable_current_modes():
+        mask = torch.ones(shape, dtype=torch.long)
+        if padding:
+            mask[1:, ..., -1] = 0
+    return without_data(mask)
+
+
+def _class_labels(inner: Any, rows: int, kind: str) -> torch.Tensor:
+    labels, problem = int(inner.config.num_labels), getattr(inner.config, "problem_type", None)
+    if kind == "sequence" and problem == "multi_label_classification":
+        return torch.zeros(rows, labels)
+    if kind == "sequence" and (problem == "regression" or labels == 1):
+        return torch.zeros(rows, labels) if labels > 1 else torch.zeros(rows)
+    return _ids(rows)
+
+
+def _others(inner: Any, kind: str, batch: Batch) -> dict[str, torch.Tensor]:
+    """Return a batch of images or sounds, each as large as the one that is made for that head.
+
+    Whole numbers keep their values: where in a text the image stands, and how large it is.
+    """
+    with _disable_current_modes():
+        row = {name: torch.as_tensor(value) for name, value in made_rows(inner, 1)[0].items()}
+    values = {}
+    for name, one in row.items():
+        if name in ("input_ids", "labels") and one.ndim == 1:
+            one = _as_long_as(one, _letters(inner, kind, batch, len(one)))
+        values[name] = _repeated(one, batch.size, name in JOINED and "image_grid_thw" in row, inner.dtype)
+    named = named_images(inner)
+    if named and "pixel_values" in values:
+        values[named] = (values["input_ids"] == inner.config.image_token_id).int()
+    return values
+
+
+def _repeated(one: torch.Tensor, rows: int, joined: bool, dtype: torch.dtype) -> torch.Tensor:
+    shape = (rows * one.shape[0], *one.shape[1:]) if joined else (rows, *one.shape)
+    if one.is_floating_point():
+        return torch.empty(shape, dtype=dtype)
+    with _disable_current_modes():
+        real = torch.cat([one] * rows) if joined else torch.stack([one] * rows)
+    return without_data(real)
+
+
+def _as_long_as(tokens: torch.Tensor, length: int) -> torch.Tensor:
+    with _disable_current_modes():
+        return torch.cat([tokens, tokens[-1:].expand(max(0, length - len(tokens)))])
+
+
+def _letters(inner: Any, kind: str, batch: Batch, least: int) -> int:
+    if kind == "picture_text":
+        return max(_length(inner, batch), least)
+    return max(batch.target_len or least, least)

@@ -1,0 +1,99 @@
+"""Plan -> what a training step does: the facts that decide its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hf_efficient.plan import Plan
+
+FLASH = ("flash", "kernels-community/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a plan says of a training step; where it is silent, what Trainer does."""
+
+    autocast: str | None = None
+    """`bfloat16`, `float16` or None."""
+    dtype: str | None = None
+    """Of the weights as loaded; None: as the checkpoint has them."""
+    attention: str | None = None
+    checkpointing: Mapping[str, Any] | None = None
+    """`every_n_layers` and `offload`; None: every activation is kept."""
+    accumulation: int = 1
+    max_grad_norm: float = 1.0
+    optimizer: Mapping[str, Any] = field(default_factory=lambda: {"name": "adamw_torch_fused"})
+    kernels: Mapping[str, bool] = field(default_factory=dict)
+    """Liger's kernels that are on."""
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    adapter: bool = False
+    engine: str = "NO"
+    zero: Mapping[str, Any] = field(default_factory=dict)
+    fsdp: Mapping[str, Any] = field(default_factory=dict)
+    eval_size: int = 8
+    """Trainer's own default of `per_device_eval_batch_size`."""
+    kept_on_host_every: int | None = None
+    """Evaluation batches after which logits leave the card; None: they stay."""
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def flash(self) -> bool:
+        """Say whether FlashAttention's own package computes attention."""
+        return (self.attention or "").startswith(FLASH)
+
+
+def read(plan: Plan) -> Run:
+    """Return what a training step under `plan` does, with Trainer or with our loop, which agree."""
+    trainer, accelerator, model = plan["trainer"], plan["accelerator"], plan["model"]
+    mixed = accelerator.get("mixed_precision") or next((p for p in ("bf16", "fp16") if trainer.get(p)), None)
+    optimizer = dict(plan["optimizer"]) or ({"name": trainer["optim"]} if "optim" in trainer else {})
+    liger = dict(trainer.get("liger_kernel_config") or {}) if trainer.get("use_liger_kernel") else {}
+    return Run(
+        autocast={"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}.get(mixed or ""),
+        dtype=model.get("dtype"),
+        attention=model.get("attn_implementation"),
+        checkpointing=_checkpointing(trainer),
+        accumulation=int(
+            trainer.get("gradient_accumulation_steps") or accelerator.get("gradient_accumulation_steps", 1)
+        ),
+        max_grad_norm=float(trainer.get("max_grad_norm", 1.0)),
+        optimizer={"name": "adamw_torch_fused"} | optimizer,
+        kernels={name: True for name, on in liger.items() if on},
+        quantization=model.get("quantization_config") or {},
+        adapter=bool(plan["peft"]),
+        engine=plan.engine,
+        zero=plan["deepspeed"].get("zero_optimization", {}) if plan.engine == "DEEPSPEED" else {},
+        fsdp=trainer.get("fsdp_config", {}) if plan.engine == "FSDP" else {},
+        eval_size=int(trainer.get("per_device_eval_batch_size", 8)),
+        kept_on_host_every=trainer.get("eval_accumulation_steps"),
+        assumptions=tuple(_assumptions(plan, mixed)),
+    )
+
+
+def _checkpointing(trainer: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if not trainer.get("activation_checkpointing"):
+        return None
+    asked = trainer.get("activation_checkpointing_kwargs") or {}
+    return {"every_n_layers": asked.get("every_n_layers", 1), "offload": asked.get("offload", False)}
+
+
+def _assumptions(plan: Plan, mixed: str | None) -> list[str]:
+    trainer, said = plan["trainer"], []
+    if trainer.get("torch_compile") or plan["accelerator"].get("dynamo_plugin"):
+        said.append("torch.compile is not modelled: the figures are those without it, and it usually needs less.")
+    if mixed == "fp8":
+        said.append("fp8 is not modelled: the figures are those of bf16 autocast.")
+    if trainer.get("neftune_noise_alpha"):
+        said.append("The noise of NEFTune is not modelled: it is as large as the embeddings of the batch.")
+    if plan["model"].get("attn_implementation") == "flex_attention":
+        said.append("flex_attention is taken for a kernel that keeps what FlashAttention keeps.")
+    layers = {"rope", "rms_norm", "layer_norm", "swiglu", "geglu"} & set(
+        name for name, on in (trainer.get("liger_kernel_config") or {}).items() if on
+    )
+    if trainer.get("use_liger_kernel") and layers:
+        said.append(
+            "Of Liger's kernels only the loss is modelled: those for norms, rotary embedding and MLP save more."
+        )
+    return said

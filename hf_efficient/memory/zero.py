@@ -1,0 +1,151 @@
+"""DeepSpeed ZeRO: what one rank holds of weights, gradients and optimizer state, and its buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_efficient.memory.record import Recorder
+from hf_efficient.memory.shares import Shares, bytes_of, trained
+
+PERSISTENT = 10
+PREFETCHED = 0.9
+"""transformers fills "auto": parameters up to 10 x hidden size stay gathered, 0.9 x hidden^2 are prefetched."""
+ALIVE = 1_000_000_000
+"""DeepSpeed's stage3_max_live_parameters, and its sub_group_size."""
+STATES = 12
+"""Bytes of float32 weights and two float32 moments."""
+GROUP_BYTES = 4
+
+
+def zero(model: nn.Module, how: Mapping[str, Any], ranks: int) -> Shares:
+    """Return one rank's shares under ZeRO with these keys of `zero_optimization`; weights are in 16 bits by now.
+
+    Source: deepspeed/runtime/zero/stage_1_and_2.py and stage3.py of 0.19.8.
+    """
+    from hf_efficient.memory.figures import bucket_bytes
+
+    stage = int(how.get("stage", 0))
+    numbers = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    offload = bool((how.get("offload_optimizer") or {}).get("device", "none") != "none")
+    everything = bool((how.get("offload_param") or {}).get("device", "none") != "none")
+    share = -(-numbers // ranks)
+    gradients = share if stage >= 2 else numbers
+    dtype = next((p.dtype for p in model.parameters() if p.requires_grad), torch.float32)
+    bucket = _bucket(model, how)
+    buckets = bucket_bytes(
+        stage=stage,
+        contiguous_gradients=how.get("contiguous_gradients", True),
+        overlap_comm=how.get("overlap_comm", stage == 3),
+        reduce_bucket_size=bucket,
+        dtype=str(dtype).removeprefix("torch."),
+    )
+    weights = bytes_of(model) if stage < 3 else _partitioned(model, ranks, on_card=not everything)
+    host = (STATES + dtype.itemsize) * share if offload else 0
+    host += sum(p.numel() * p.element_size() for p in model.parameters()) // ranks if everything else 0
+    return Shares(
+        weights=weights,
+        updated=trained(model),
+        optimizer=0 if offload else STATES * share,
+        host=host,
+        buffers=buckets,
+        wrap=partial(_during, stage=stage, ranks=ranks, how=how, on_host=offload),
+        passing={"gradients in float32": 0 if offload else GROUP_BYTES * min(share, ALIVE)},
+        gradients=0 if offload and stage >= 2 else gradients * dtype.itemsize,
+        assumptions=_said(stage, offload, ranks),
+    )
+
+
+def _said(stage: int, offload: bool, ranks: int) -> tuple[str, ...]:
+    said = [
+        "DeepSpeed keeps float32 copies of the trained weights and two moments beside the 16-bit weights; an optimizer "
+        "other than Adam is counted as Adam."
+    ]
+    if stage == 3:
+        said.append(
+            "ZeRO-3 gathers one layer and prefetches the next; up to stage3_max_live_parameters more may stay gathered."
+        )
+    if offload:
+        said.append(f"Host memory is that of one rank; {ranks} of them share the computer's.")
+    return tuple(said)
+
+
+def _hidden(model: Any) -> int:
+    config = getattr(model, "config", None)
+    text = getattr(config, "get_text_config", lambda: config)()
+    return int(getattr(text, "hidden_size", None) or getattr(text, "d_model", None) or 1024)
+
+
+def _bucket(model: nn.Module, how: Mapping[str, Any]) -> int:
+    asked = how.get("reduce_bucket_size", 500_000_000)
+    return _hidden(model) ** 2 if asked == "auto" else int(asked)
+
+
+def _threshold(model: nn.Module, how: Mapping[str, Any]) -> int:
+    asked = how.get("stage3_param_persistence_threshold", 100_000)
+    return PERSISTENT * _hidden(model) if asked == "auto" else int(asked)
+
+
+def _partitioned(model: nn.Module, ranks: int, *, on_card: bool) -> int:
+    """Return the bytes of one rank's weights; buffers are not partitioned."""
+    buffers = sum(b.numel() * b.element_size() for b in model.buffers())
+    if not on_card:
+        return buffers
+    return buffers + sum(-(-p.numel() // ranks) * p.element_size() for p in model.parameters())
+
+
+def _during(
+    model: nn.Module, recorder: Recorder, *, stage: int, ranks: int, how: Mapping[str, Any], on_host: bool
+) -> None:
+    """Add to a traced step what ZeRO does in it: reduced gradients leave, gathered weights come and go."""
+    if stage >= 2:
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(partial(_reduced, recorder, ranks, on_host))
+    if stage == 3:
+        _gather(model, recorder, _threshold(model, how))
+
+
+def _reduced(recorder: Recorder, ranks: int, on_host: bool, parameter: torch.Tensor) -> None:
+    """Keep one rank's share of a gradient that has gone into the bucket."""
+    parameter.grad = None
+    if not on_host:
+        recorder.allocate(-(-parameter.numel() // ranks) * parameter.element_size(), "gradient")
+
+
+def _gather(model: nn.Module, recorder: Recorder, threshold: int) -> None:
+    """Gather the weights of each module that has some while it computes, forward and backward."""
+    for module in model.modules():
+        own = [p for p in module.parameters(recurse=False) if p.numel() > threshold]
+        size = sum(p.numel() * p.element_size() for p in own)
+        if size:
+            module.register_forward_pre_hook(partial(_come, recorder, size))
+            module.register_forward_hook(partial(_go, recorder, size))
+
+
+def _come(recorder: Recorder, size: int, module: Any, args: Any) -> None:
+    module._gathered = recorder.allocate(size, "gathered")
+
+
+def _go(recorder: Recorder, size: int, module: Any, args: Any, out: Any) -> None:
+    recorder.free(module._gathered, size)
+    tensor = out if isinstance(out, torch.Tensor) else next((o for o in out if isinstance(o, torch.Tensor)), None)
+    entered = next((a for a in args if isinstance(a, torch.Tensor)), None)
+    if tensor is None or not tensor.requires_grad:
+        return
+
+    def back(gradient: torch.Tensor) -> None:
+        module._gathered = recorder.allocate(size, "gathered")
+        if entered is None or not entered.requires_grad:
+            recorder.free(module._gathered, size)
+
+    def done(gradient: torch.Tensor) -> None:
+        recorder.free(module._gathered, size)
+
+    tensor.register_hook(back)
+    if entered is not None and entered.requires_grad:
+        entered.register_hook(done)
