@@ -23,7 +23,7 @@ from hf_efficient.wording import one_sentence
 EAGER = "eager"
 
 
-def assemble(plan: Plan, run: Run, model: Any) -> nn.Module:
+def assemble(plan: Plan, run: Run, model: Any, *, prepared_for_kbit: bool = False) -> nn.Module:
     """Return the model that would train, on meta tensors: loaded, quantized, with its adapter and checkpointing.
 
     `model`: a Hub id, a folder, a configuration, or a module of yours, which is copied without its data.
@@ -34,6 +34,8 @@ def assemble(plan: Plan, run: Run, model: Any) -> nn.Module:
     else:
         config = load_config(str(model)) if isinstance(model, (str, Path)) else model
         built = _built(copy.deepcopy(config), run)
+    if prepared_for_kbit:
+        built = _prepared(built)
     if run.kernels.get("fused_linear_cross_entropy"):
         require_head(plan, built)
         fuse_loss(built)
@@ -84,6 +86,17 @@ def _keep_in_float32(model: Any, dtype: torch.dtype) -> None:
     for name, parameter in model.named_parameters():
         if any(part in names for part in name.split(".")):
             parameter.data = parameter.data.float()
+
+
+def _prepared(model: nn.Module) -> nn.Module:
+    if not getattr(model, "is_loaded_in_4bit", False):
+        raise ValueError(
+            "prepare_model_for_kbit_training is for weights in 4 bits, and these are not: add qlora to the plan."
+        )
+    from peft import prepare_model_for_kbit_training
+
+    prepared: nn.Module = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    return prepared
 
 
 def _checkpoint(model: Any, how: Any) -> None:

@@ -61,9 +61,7 @@ def _ids(*shape: int) -> torch.Tensor:
 def _text(inner: Any, kind: str, batch: Batch) -> dict[str, torch.Tensor]:
     rows, length = batch.size, _length(inner, batch)
     shape = (rows, CHOICES, length) if kind == "choice" else (rows, length)
-    values = {"input_ids": _ids(*shape)}
-    if batch.padding:
-        values["attention_mask"] = torch.ones(shape, dtype=torch.long)
+    values = {"input_ids": _ids(*shape), "attention_mask": _mask(shape, batch.padding)}
     if kind == "answer":
         return values | {"start_positions": _ids(rows), "end_positions": _ids(rows)}
     if kind == "target":
@@ -73,6 +71,15 @@ def _text(inner: Any, kind: str, batch: Batch) -> dict[str, torch.Tensor]:
     if kind in ("sequence", "choice"):
         return values | {"labels": _class_labels(inner, rows, kind)}
     return values | {"labels": _ids(rows, length)}
+
+
+def _mask(shape: tuple[int, ...], padding: bool) -> torch.Tensor:
+    """Return a mask of ones; with padding, the last token of every row but the first is one of padding."""
+    with _disable_current_modes():
+        mask = torch.ones(shape, dtype=torch.long)
+        if padding:
+            mask[1:, ..., -1] = 0
+    return without_data(mask)
 
 
 def _class_labels(inner: Any, rows: int, kind: str) -> torch.Tensor:

@@ -15,9 +15,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from hf_efficient.memory.build import tensors
 from hf_efficient.memory.extend import BETWEEN
 from hf_efficient.memory.flash import flash_attention
-from hf_efficient.memory.like_cuda import LikeCuda, not_the_cpus_autocast
+from hf_efficient.memory.like_cuda import LikeCpu, LikeCuda, not_the_cpus_autocast
 from hf_efficient.memory.record import Event, Mark, Recorder
-from hf_efficient.memory.values import Values
+from hf_efficient.memory.values import Values, answered
+
+
+BALANCED = "Every expert gets as many tokens, as balancing losses aim at; an uneven routing needs more."
 
 
 @dataclass
@@ -51,6 +54,8 @@ class Step:
     """Module lists whose layers are marked."""
     host: list[int] = field(default_factory=list)
     """Bytes sent to host memory, one each."""
+    said: list[str] = field(default_factory=list)
+    """What was assumed on the way."""
 
 
 def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode) -> Traced:
@@ -70,7 +75,7 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
         step.wrap(model, recorder)
     recorder.mark(0, BETWEEN)
     try:
-        with mode, flash_attention(step.package), not_the_cpus_autocast() if step.imitate else contextlib.nullcontext():
+        with mode, answered(), flash_attention(step.package), not_the_cpus_autocast() if step.imitate else contextlib.nullcontext():
             _pass(model, inputs, step, recorder)
             gradients = {recorder.key_of(p.grad) for p in trained if p.grad is not None}
     finally:
@@ -82,17 +87,23 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
     return Traced(events[: recorder.ended], [mark for mark in recorder.marks if mark.at <= recorder.ended])
 
 
+def _kernels(step: Step) -> Any:
+    """Return the mode in which the kernels are those of the device."""
+    return LikeCuda(step.flash) if step.imitate else LikeCpu()
+
+
 def _pass(model: nn.Module, inputs: Mapping[str, Any], step: Step, recorder: Recorder) -> None:
-    like_cuda: Any = LikeCuda(step.flash) if step.imitate else contextlib.nullcontext()
     cast = torch.autocast("cpu", dtype=step.autocast, enabled=step.autocast is not None)
     values = Values()
     with values, recorder:
-        with recorder.during("forward"), like_cuda:
+        with recorder.during("forward"), _kernels(step):
             loss, outputs = _forward(model, inputs, step, cast)
-        with recorder.during("backward"), LikeCuda(step.flash) if step.imitate else contextlib.nullcontext():
+        with recorder.during("backward"), _kernels(step):
             recorder.mark(0, BETWEEN)
             loss.backward()
         del loss, outputs
+    if values.balanced and BALANCED not in step.said:
+        step.said.append(BALANCED)
     recorder.ended = len(recorder.events)
 
 
@@ -151,7 +162,7 @@ def _recompute(model: nn.Module, recorder: Recorder, step: Step) -> None:
 
     @contextlib.contextmanager
     def again() -> Iterator[None]:
-        with recorder.during("recompute"), LikeCuda(step.flash) if step.imitate else contextlib.nullcontext():
+        with recorder.during("recompute"), _kernels(step):
             yield
 
     call = partial(checkpoint, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), again()))
@@ -182,7 +193,7 @@ def passed_forward(
     """Return the highest bytes of a forward pass without gradients, and the bytes of the logits that come out of it."""
     recorder = Recorder()
     recorder.know(tensors(model))
-    context = (mode, flash_attention(step.package), torch.no_grad(), not_the_cpus_autocast(), Values(), recorder)
+    context = (mode, answered(), flash_attention(step.package), torch.no_grad(), not_the_cpus_autocast(), Values(), recorder)
     with contextlib.ExitStack() as stack:
         for each in (*context, LikeCuda(step.flash)):
             stack.enter_context(each)

@@ -34,7 +34,7 @@ def timeline(happenings: Sequence[Happening], standing: Mapping[str, int], vocab
     for place, happening in enumerate(happenings):
         event = happening.event
         live[part[event.key]] += event.size
-        if event.size > 0:
+        if event.size >= 0:
             for name in PARTS:
                 columns[name].append(live[name])
             phases.append(event.phase)
