@@ -75,7 +75,12 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
         step.wrap(model, recorder)
     recorder.mark(0, BETWEEN)
     try:
-        with mode, answered(), flash_attention(step.package), not_the_cpus_autocast() if step.imitate else contextlib.nullcontext():
+        with (
+            mode,
+            answered(),
+            flash_attention(step.package),
+            not_the_cpus_autocast() if step.imitate else contextlib.nullcontext(),
+        ):
             _pass(model, inputs, step, recorder)
             gradients = {recorder.key_of(p.grad) for p in trained if p.grad is not None}
     finally:
@@ -187,13 +192,19 @@ def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: An
         return call(*args, **kwargs)
 
 
-def passed_forward(
-    model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode
-) -> tuple[int, int]:
+def passed_forward(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode) -> tuple[int, int]:
     """Return the highest bytes of a forward pass without gradients, and the bytes of the logits that come out of it."""
     recorder = Recorder()
     recorder.know(tensors(model))
-    context = (mode, answered(), flash_attention(step.package), torch.no_grad(), not_the_cpus_autocast(), Values(), recorder)
+    context = (
+        mode,
+        answered(),
+        flash_attention(step.package),
+        torch.no_grad(),
+        not_the_cpus_autocast(),
+        Values(),
+        recorder,
+    )
     with contextlib.ExitStack() as stack:
         for each in (*context, LikeCuda(step.flash)):
             stack.enter_context(each)
