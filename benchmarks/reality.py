@@ -1,8 +1,8 @@
 """Hold traced steps against real ones on this CPU and write the table: `make reality`.
 
-Sixty steps, ten architectures of 20 to 40 million parameters under six plans; tests/reality.py says which. `real_gib` is
-what torch's MemTracker sees in the second step, `traced_gib` what the estimate's own path finds without data, without its
-imitation of CUDA. `--only llama` does the architectures whose names have that word, and prints without writing.
+Sixty steps, ten architectures of 20 to 40 million parameters under six plans; tests/reality.py says which.
+`real_gib` is what torch's MemTracker sees in the second step, `traced_gib` what the estimate's own path finds without
+data, without its imitation of CUDA. `--only llama` does the architectures whose names have that word, and writes none.
 
 Exit code 1 where one of them is more than 2 % off.
 """

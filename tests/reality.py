@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -106,11 +107,12 @@ ARCHITECTURES = {
         Batch(size=2, seq_len=128), Batch(size=1, seq_len=16),
     ),
     "bert": Architecture(
-        lambda: tf.BertConfig(vocab_size=8192, **BERT | {"num_hidden_layers": 6}), Batch(size=4, seq_len=192, padding=True), Batch(size=1, seq_len=16),
+        lambda: tf.BertConfig(vocab_size=8192, **BERT | {"num_hidden_layers": 6}),
+        Batch(size=4, seq_len=192, padding=True), Batch(size=1, seq_len=16),
     ),
     "modernbert": Architecture(
-        lambda: tf.ModernBertConfig(vocab_size=16384, **BERT | {"intermediate_size": 1024}, num_labels=3, pad_token_id=0, cls_token_id=1,
-                                    sep_token_id=2, bos_token_id=1, eos_token_id=2,
+        lambda: tf.ModernBertConfig(vocab_size=16384, **BERT | {"intermediate_size": 1024}, num_labels=3,
+                                    pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2,
                                     architectures=["ModernBertForSequenceClassification"]),
         Batch(size=8, seq_len=256, padding=True), Batch(size=1, seq_len=16),
     ),
@@ -120,7 +122,7 @@ ARCHITECTURES = {
         Batch(size=4, seq_len=192, target_len=128), Batch(size=1, seq_len=16),
     ),
     "vit": Architecture(
-        lambda: tf.ViTConfig(**VISION | {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "num_hidden_layers": 7}, num_labels=100),
+        lambda: tf.ViTConfig(**VISION | BERT | {"num_hidden_layers": 7}, num_labels=100),
         Batch(size=24), Batch(size=1),
     ),
     "whisper": Architecture(_whisper, Batch(size=4, target_len=96), Batch(size=1, target_len=4)),
@@ -189,8 +191,9 @@ def _fresh_accelerator() -> None:
 class Tracker(MemTracker):
     """MemTracker without its hooks on modules, which only sort bytes by module and by kind; the total needs none.
 
-    In torch 2.13 they fail on frozen weights ("cannot register a hook on a tensor that doesn't require gradient"), and
-    they look at every module after every operation.
+    In torch 2.13 they fail on frozen weights ("cannot register a hook on a tensor that doesn't require gradient"), look at
+    every module after every operation, and hold the gradient of one input of a module until its others have theirs: with
+    them a checkpointed T5 took 0.54 % more than without.
     """
 
     def __init__(self) -> None:
@@ -214,9 +217,8 @@ def real_peak(plan: Plan, model: Any, batch: Batch) -> int:
     optimizer: Any = hf.make_optimizer(plan, model)
     model, optimizer = accelerator.prepare(model.train(), optimizer)
     optimizer.train()  # schedule_free asks for it
-    inputs = real_batch(accelerator.unwrap_model(model), batch)
-    for parameter in model.parameters():  # the state, as a first step leaves it
-        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    first, second = (real_batch(accelerator.unwrap_model(model), each) for each in (replace(batch, size=1), batch))
+    accelerator.backward(model(**first).loss)
     optimizer.step()
     optimizer.zero_grad()
     gc.collect()
@@ -224,7 +226,7 @@ def real_peak(plan: Plan, model: Any, batch: Batch) -> int:
     tracker.track_external(model, optimizer.optimizer)
     with tracker:
         for _ in range(accelerator.gradient_accumulation_steps):
-            accelerator.backward(model(**inputs).loss)
+            accelerator.backward(model(**second).loss)
         hf.clip(plan, accelerator, model)
         optimizer.step()
     return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])

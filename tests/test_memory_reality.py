@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from reality import ARCHITECTURES, LIMIT, MOST, LEAST, WAYS, Compared, compare
+from reality import ARCHITECTURES, LEAST, LIMIT, MOST, WAYS, Compared, compare
 
 SAMPLE = (
     ("llama of 28 layers", "bf16"),
