@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,25 @@ def whole_step(model: nn.Module, inputs: Inputs, step: Step, *, fast: bool = Tru
     found = stacks(model)
     if not found or not fast:
         return _traced(model, inputs, step, found)
-    fewer, more = (_shortened(model, found, units) for units in (KEPT, KEPT + 1))
-    try:
-        few = _traced(fewer, inputs, step, found)
-        if heights(_extended(few, [1] * len(found))) != heights(_traced(more, inputs, step, found)):
-            raise NotAlikeError("one more layer does something else")
-        return _extended(few, [stack.units - KEPT for stack in found])
-    except (NotAlikeError, IndexError, KeyError):
-        return _traced(model, inputs, step, found)
+    for longer in (0, 1):
+        with suppress(NotAlikeError, IndexError, KeyError):
+            return _from_few(model, inputs, step, longer=longer)
+    return _traced(model, inputs, step, found)
+
+
+def _from_few(model: nn.Module, inputs: Inputs, step: Step, *, longer: int) -> list[Segment]:
+    """Return the whole trace from a short one; raise NotAlikeError where that does not extend to one more unit.
+
+    `longer`: units that stand before those which must be alike, besides the first. Where checkpointed layers share a
+    bias (T5), the second one is the last to add to its gradient.
+    """
+    kept = KEPT + longer
+    found = stacks(model)
+    fewer, more = (_shortened(model, found, units) for units in (kept, kept + 1))
+    few = _traced(fewer, inputs, step, found)
+    if heights(_extended(few, [1] * len(found), longer)) != heights(_traced(more, inputs, step, found)):
+        raise NotAlikeError("one more layer does something else")
+    return _extended(few, [stack.units - kept for stack in found], longer)
 
 
 def _shortened(model: nn.Module, found: Sequence[Stack], units: int) -> nn.Module:
@@ -56,9 +67,9 @@ def _shortened(model: nn.Module, found: Sequence[Stack], units: int) -> nn.Modul
             setattr(model.get_submodule(parent), name, whole)
 
 
-def _extended(few: list[Segment], more: Sequence[int]) -> list[Segment]:
+def _extended(few: list[Segment], more: Sequence[int], longer: int) -> list[Segment]:
     for stack, units in enumerate(more):
-        few = extended(few, stack, units)
+        few = extended(few, stack, units, after=1 + longer)
     return few
 
 
