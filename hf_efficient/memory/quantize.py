@@ -39,12 +39,12 @@ def quantized(model: nn.Module, how: Mapping[str, Any], dtype: torch.dtype) -> n
 
 
 def _kept(model: Any) -> list[str]:
-    """Return the modules that stay as they are: the output embeddings, by the rule of transformers."""
+    """Return the modules that stay as they are, by the rule of transformers: the output embeddings, and T5's `wo`."""
     try:
         from transformers.quantizers.base import get_keys_to_not_convert
     except ImportError:
         from transformers.integrations import get_keys_to_not_convert
-    return list(get_keys_to_not_convert(model) or [])
+    return [*(get_keys_to_not_convert(model) or ()), *(getattr(model, "_keep_in_fp32_modules", None) or ())]
 
 
 def _pack(layer: Any, how: Mapping[str, Any], dtype: torch.dtype) -> None:
