@@ -76,5 +76,4 @@ def test_a_short_trace_extends_to_the_long_one(model: str, plan: str) -> None:
     extended, short = traced(model, plan, fast=True)
     full, long = traced(model, plan, fast=False)
     assert extended == full
-    assert len(short) == 2
     assert max(short) < long[0]
