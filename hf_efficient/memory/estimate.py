@@ -55,7 +55,8 @@ def estimate(
     """Return the memory of one training step of `model` under `plan`, traced without data and without a GPU.
 
     `model`: a Hub id, a folder with a config.json, a configuration, or a module of yours, which stays as it is.
-    `batch`: rows and lengths of one micro-batch on one GPU. `machine`: the card to fit; without it `cards` says which do.
+    `batch`: rows and lengths of one micro-batch on one GPU. `machine`: the card to fit; without it `cards` says which
+    do.
     `gpus`: ranks; the figures are those of one. `prepared_for_kbit`: 4-bit weights went through PEFT's
     `prepare_model_for_kbit_training`, as SFTTrainer lets them, which makes everything else float32.
 

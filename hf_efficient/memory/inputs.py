@@ -27,8 +27,8 @@ def longest(config: Any) -> int | None:
 def batch_for(model: nn.Module, batch: Batch, *, labels: bool = True) -> dict[str, torch.Tensor]:
     """Return a micro-batch for the head of `model`, of tensors made where this is called.
 
-    Text is batch.size x batch.seq_len tokens; images and sounds are as the configuration says. Raises ValueError where a
-    length is missing or longer than the model reads, and for a head that no rows can be made for.
+    Text is batch.size x batch.seq_len tokens; images and sounds are as the configuration says. Raises ValueError where
+    a length is missing or longer than the model reads, and for a head that no rows can be made for.
     """
     inner: Any = body_of(model)
     kind = row_kind(inner)

@@ -19,7 +19,6 @@ from hf_efficient.memory.like_cuda import LikeCuda, not_the_cpus_autocast
 from hf_efficient.memory.record import Event, Mark, Recorder
 from hf_efficient.memory.values import Values, answered
 
-
 BALANCED = "Every expert gets as many tokens, as balancing losses aim at; an uneven routing needs more."
 
 
@@ -75,7 +74,12 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
         step.wrap(model, recorder)
     recorder.mark(0, BETWEEN)
     try:
-        with mode, answered(), flash_attention(step.package), not_the_cpus_autocast() if step.imitate else contextlib.nullcontext():
+        with (
+            mode,
+            answered(),
+            flash_attention(step.package),
+            not_the_cpus_autocast() if step.imitate else contextlib.nullcontext(),
+        ):
             _pass(model, inputs, step, recorder)
             gradients = {recorder.key_of(p.grad) for p in trained if p.grad is not None}
     finally:
@@ -121,7 +125,7 @@ def _forward(model: nn.Module, inputs: Mapping[str, Any], step: Step, cast: Any)
 def _mark_layers(model: nn.Module, paths: tuple[str, ...], recorder: Recorder) -> list[Any]:
     hooks = []
     for stack, path in enumerate(paths):
-        layers = list(model.get_submodule(path))  # type: ignore[arg-type]
+        layers = list(model.get_submodule(path).children())
         for place, layer in enumerate(layers):
             hooks.append(layer.register_forward_pre_hook(partial(_enter, recorder, stack, place), with_kwargs=True))
             last = place == len(layers) - 1
@@ -166,7 +170,7 @@ def _recompute(model: nn.Module, recorder: Recorder, step: Step) -> None:
         call = partial(_on_host, call, step.host)
     for module in model.modules():
         if getattr(module, "gradient_checkpointing", False):
-            module._gradient_checkpointing_func = call
+            module._gradient_checkpointing_func = call  # type: ignore[assignment]
 
 
 def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: Any) -> Any:
@@ -183,13 +187,19 @@ def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: An
         return call(*args, **kwargs)
 
 
-def passed_forward(
-    model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode
-) -> tuple[int, int]:
+def passed_forward(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode) -> tuple[int, int]:
     """Return the highest bytes of a forward pass without gradients, and the bytes of the logits that come out of it."""
     recorder = Recorder()
     recorder.know(tensors(model))
-    context = (mode, answered(), flash_attention(step.package), torch.no_grad(), not_the_cpus_autocast(), Values(), recorder)
+    context = (
+        mode,
+        answered(),
+        flash_attention(step.package),
+        torch.no_grad(),
+        not_the_cpus_autocast(),
+        Values(),
+        recorder,
+    )
     with contextlib.ExitStack() as stack:
         for each in (*context, LikeCuda(step.flash)):
             stack.enter_context(each)

@@ -25,9 +25,9 @@ RANDOM = (aten.rand.default, aten.rand.generator)
 class Values(TorchDispatchMode):
     """Compute whole numbers and truth values beside the tensors without data, so that a model may ask for them.
 
-    A batch has stated token ids, masks and sizes, and a model may check them, count them or read the size of an image from
-    them; what depends on weights or activations stays unknown and raises. One thing is assumed: where a router picks
-    experts, `balanced` says so, and each gets as many tokens.
+    A batch has stated token ids, masks and sizes, and a model may check them, count them or read the size of an image
+    from them; what depends on weights or activations stays unknown and raises. One thing is assumed, where a router
+    picks experts: each gets as many tokens, and `balanced` says so.
     """
 
     def __init__(self) -> None:
