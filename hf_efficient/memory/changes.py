@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import prod, sqrt
+from math import prod
 from typing import NamedTuple
 
 from hf_efficient.memory.results import Batch, Estimate
+from hf_efficient.memory.timeline import profile
 from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
 
 Again = Callable[[Plan, Batch], Estimate]
+Phases = Mapping[str, Mapping[str, float]]
+"""Phase -> part -> GiB."""
 
 WANTED = 3
 TRIED = 9
 """How many combinations are estimated, of those that should fit by what each change does alone."""
 AT_ONCE = 4
-LEAST = 0.02
 HALF, ONE = "half the batch", "one row at a time"
 
 
@@ -48,7 +50,7 @@ ORDER = (
 @dataclass(frozen=True, eq=False)
 class _Tried:
     change: Change
-    moments: Mapping[str, float]
+    phases: Phases
 
 
 def cheapest(plan: Plan, batch: Batch, now: Estimate, again: Again) -> list[str]:
@@ -66,7 +68,7 @@ def cheapest(plan: Plan, batch: Batch, now: Estimate, again: Again) -> list[str]
         if estimate.fits:
             found.append(_sentence(words, estimate, (change,)))
         else:
-            alone.append(_Tried(change, estimate.moments))
+            alone.append(_Tried(change, profile(estimate.timeline)))
         if len(found) == WANTED:
             return found
     return found + _together_found(plan, batch, now, alone, again)[: WANTED - len(found)]
@@ -88,7 +90,7 @@ def _together_found(plan: Plan, batch: Batch, now: Estimate, alone: Sequence[_Tr
             worked.append(names)
             found.append(_sentence(words, estimate, chosen))
         elif estimate is not None:
-            hope = max(hope, sqrt(max(estimate.moments.values()) / expected))
+            hope = max(hope, estimate.allocated_gib / expected)
         if len(found) == WANTED or tries == TRIED:
             break
     return found
@@ -117,21 +119,23 @@ def _promising(now: Estimate, alone: Sequence[_Tried]) -> list[tuple[tuple[Chang
     """Return the combinations that should fit if each did to every phase what it does to it alone, cheapest first."""
     rank = {change: place for place, change in enumerate(ORDER)}
     sets = [s for number in range(2, AT_ONCE + 1) for s in combinations(alone, number) if _apart(s)]
-    expected = {s: _together(now, s) for s in map(tuple, sets)} if sets else {}
+    phases = profile(now.timeline)
+    expected = {s: _together(phases, s) for s in sets}
     fitting = [s for s in expected if expected[s] <= _limit(now)]
     # what is another training comes last, and among equals what changes least
     fitting.sort(key=lambda s: (max(rank[t.change] for t in s), len(s), sum(rank[t.change] for t in s)))
     return [(tuple(tried.change for tried in s), expected[s]) for s in fitting]
 
 
-def _together(now: Estimate, chosen: Sequence[_Tried]) -> float:
-    """Return the GiB that a combination should need: between what sums and what products of its parts say."""
+def _together(now: Phases, chosen: Sequence[_Tried]) -> float:
+    """Return the GiB that a combination should need: each part of each phase shrinks by what each change leaves of it."""
     highest = 0.0
-    for phase, before in now.moments.items():
-        alone = [tried.moments.get(phase, 0.0) for tried in chosen]
-        summed = max(before - sum(before - each for each in alone), LEAST * before)
-        multiplied = before * prod(each / before for each in alone) if before else 0.0
-        highest = max(highest, sqrt(summed * multiplied))
+    for phase, parts in now.items():
+        total = 0.0
+        for part, before in parts.items():
+            left = prod(tried.phases.get(phase, {}).get(part, 0.0) / before for tried in chosen) if before else 0.0
+            total += before * left
+        highest = max(highest, total)
     return highest
 
 

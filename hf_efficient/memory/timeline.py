@@ -97,10 +97,16 @@ def _widest(happenings: Sequence[Happening], place: int, part: Mapping[int, str]
     return NAMES.get(dtype, dtype)
 
 
+def profile(made: Timeline) -> dict[str, dict[str, float]]:
+    """Return what lives at the highest moment of each phase: phase -> part -> GiB."""
+    best: dict[str, tuple[int, int]] = {}
+    for place, (phase, total) in enumerate(zip(made.phases, made.live(), strict=True)):
+        name = "backward" if phase in AGAIN else phase
+        if total > best.get(name, (-1, 0))[0]:
+            best[name] = total, place
+    return {phase: {part: made.parts[part][place] / GIB for part in PARTS} for phase, (_, place) in best.items()}
+
+
 def moments(made: Timeline) -> dict[str, float]:
     """Return the highest GiB of each phase; what is computed again counts as backward."""
-    highest: dict[str, float] = {}
-    for phase, total in zip(made.phases, made.live(), strict=True):
-        name = "backward" if phase in AGAIN else phase
-        highest[name] = max(highest.get(name, 0.0), total / GIB)
-    return highest
+    return {phase: sum(parts.values()) for phase, parts in profile(made).items()}

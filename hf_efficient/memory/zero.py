@@ -128,24 +128,33 @@ def _gather(model: nn.Module, recorder: Recorder, threshold: int) -> None:
 
 
 def _come(recorder: Recorder, size: int, module: Any, args: Any) -> None:
-    module._gathered = recorder.allocate(size, "gathered")
+    # a layer that is computed again stops before its last module returns, whose weights are there for its gradient
+    there = getattr(module, "_again", None)
+    module._gathered = None if there else recorder.allocate(size, "gathered")
 
 
 def _go(recorder: Recorder, size: int, module: Any, args: Any, out: Any) -> None:
-    recorder.free(module._gathered, size)
+    if module._gathered is not None:
+        recorder.free(module._gathered, size)
     tensor = out if isinstance(out, torch.Tensor) else next((o for o in out if isinstance(o, torch.Tensor)), None)
     entered = next((a for a in args if isinstance(a, torch.Tensor)), None)
     if tensor is None or not tensor.requires_grad:
         return
+    goes_on = entered is not None and entered.requires_grad  # the tensors themselves would live on in the hooks
+
+    again: list[int] = []
+    if recorder.phase == "forward":
+        module._again = again
 
     def back(gradient: torch.Tensor) -> None:
-        module._gathered = recorder.allocate(size, "gathered")
-        if entered is None or not entered.requires_grad:
-            recorder.free(module._gathered, size)
+        again.append(recorder.allocate(size, "gathered"))
+        if not goes_on:
+            recorder.free(again.pop(), size)
 
     def done(gradient: torch.Tensor) -> None:
-        recorder.free(module._gathered, size)
+        if again:
+            recorder.free(again.pop(), size)
 
     tensor.register_hook(back)
-    if entered is not None and entered.requires_grad:
+    if entered is not None and goes_on:
         entered.register_hook(done)
