@@ -128,7 +128,7 @@ def _promising(now: Estimate, alone: Sequence[_Tried]) -> list[tuple[tuple[Chang
 
 
 def _together(now: Phases, chosen: Sequence[_Tried]) -> float:
-    """Return the GiB that a combination should need: each part of each phase shrinks by what each change leaves of it."""
+    """Return the GiB that a combination should need: each part of each phase shrinks as with each change."""
     highest = 0.0
     for phase, parts in now.items():
         total = 0.0

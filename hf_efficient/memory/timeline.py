@@ -67,20 +67,22 @@ def _parts(events: Sequence[Event], vocabulary: int | None) -> dict[int, str]:
 
 def _label(made: Timeline, happenings: Sequence[Happening], place: int, part: Mapping[int, str]) -> str:
     phase = made.phases[made.peak]
-    if phase == "clipping":
-        return "gradient clipping"
-    if phase == "optimizer":
-        return "the optimizer step"
+    if phase in ("clipping", "optimizer"):
+        return {"clipping": "gradient clipping", "optimizer": "the optimizer step"}[phase]
     here = {name: made.parts[name][made.peak] for name in ("activations", "logits", "temporary")}
     if here["logits"] >= LOGITS_RULE * max(1, sum(here.values())):
         return f"the {_widest(happenings, place, part)} logits of the loss"
-    happening = happenings[place] if happenings else None
-    layer = happening is not None and happening.layer >= 0 and f"layer {happening.layer + 1} of {happening.layers}"
+    if not happenings:
+        return "the weights"
+    at = happenings[place]
+    layer = f"layer {at.layer + 1} of {at.layers}" if at.layer >= 0 else ""
     if phase == "recompute":
         return f"{layer or 'a layer'}, computed again for the backward pass"
-    if phase == "backward":
-        return f"the backward pass of {layer}" if layer else "the backward pass"
-    return f"the activations of the forward pass, in {layer}" if layer else "the activations of the forward pass"
+    if layer:
+        return f"the {phase} pass of {layer}"
+    return (
+        "the activations of all layers, at the loss" if here["activations"] > here["temporary"] else f"the {phase} pass"
+    )
 
 
 def _widest(happenings: Sequence[Happening], place: int, part: Mapping[int, str]) -> str:
