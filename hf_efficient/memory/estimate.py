@@ -70,6 +70,7 @@ def estimate(
         with warnings.catch_warnings(), quiet(), random_numbers_kept():
             warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by old names
             warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore", RuntimeWarning)
             return _estimated(asked)
 
     found = again(plan, batch)

@@ -112,7 +112,10 @@ def _others(inner: Any, kind: str, batch: Batch) -> dict[str, torch.Tensor]:
 def _repeated(one: torch.Tensor, rows: int, joined: bool, dtype: torch.dtype) -> torch.Tensor:
     shape = (rows * one.shape[0], *one.shape[1:]) if joined else (rows, *one.shape)
     if one.is_floating_point():
-        return torch.empty(shape, dtype=dtype)
+        made = torch.empty(shape, dtype=dtype)
+        with _disable_current_modes():
+            made._value = torch.ones((), dtype=dtype).expand(shape)  # type: ignore[attr-defined]
+        return made
     with _disable_current_modes():
         real = torch.cat([one] * rows) if joined else torch.stack([one] * rows)
     return without_data(real)
