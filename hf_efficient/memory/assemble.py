@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,16 @@ def _checkpoint(model: Any, how: Any) -> None:
         model.activation_checkpointing_enable(kind, **every)
     else:
         model.gradient_checkpointing_enable(kind)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from remarks on a model that nobody trains here."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

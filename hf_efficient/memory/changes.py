@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
+from math import prod
 from typing import NamedTuple
 
 from hf_efficient.memory.results import Batch, Estimate
+from hf_efficient.memory.timeline import profile
 from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
 
 Again = Callable[[Plan, Batch], Estimate]
+Phases = Mapping[str, Mapping[str, float]]
+"""Phase -> part -> GiB."""
 
 WANTED = 3
 TRIED = 9
@@ -43,9 +47,10 @@ ORDER = (
 """From what costs nothing to what is another training."""
 
 
-class _Tried(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Tried:
     change: Change
-    moments: Mapping[str, float]
+    phases: Phases
 
 
 def cheapest(plan: Plan, batch: Batch, now: Estimate, again: Again) -> list[str]:
@@ -63,19 +68,31 @@ def cheapest(plan: Plan, batch: Batch, now: Estimate, again: Again) -> list[str]
         if estimate.fits:
             found.append(_sentence(words, estimate, (change,)))
         else:
-            alone.append(_Tried(change, estimate.moments))
+            alone.append(_Tried(change, profile(estimate.timeline)))
         if len(found) == WANTED:
             return found
+    return found + _together_found(plan, batch, now, alone, again)[: WANTED - len(found)]
+
+
+def _together_found(plan: Plan, batch: Batch, now: Estimate, alone: Sequence[_Tried], again: Again) -> list[str]:
+    """Return sentences for combinations that fit. What was hoped of those before tempers what is hoped of the next."""
+    limit = _limit(now)
     worked: list[set[str]] = []
-    for tries, chosen in enumerate(_promising(now, alone)):
+    found: list[str] = []
+    hope, tries = 1.0, 0
+    for chosen, expected in _promising(now, alone):
+        names = {change.spelling for change in chosen}
+        if expected * hope > limit or any(smaller <= names for smaller in worked):
+            continue
+        estimate, words = _estimate(plan, batch, chosen, again)
+        tries += 1
+        if estimate is not None and estimate.fits:
+            worked.append(names)
+            found.append(_sentence(words, estimate, chosen))
+        elif estimate is not None:
+            hope = max(hope, estimate.allocated_gib / expected)
         if len(found) == WANTED or tries == TRIED:
             break
-        if any(smaller <= {change.spelling for change in chosen} for smaller in worked):
-            continue  # part of it was enough
-        estimate, words = _estimate(plan, batch, chosen, again)
-        if estimate is not None and estimate.fits:
-            worked.append({change.spelling for change in chosen})
-            found.append(_sentence(words, estimate, chosen))
     return found
 
 
@@ -92,26 +109,33 @@ def _estimate(plan: Plan, batch: Batch, chosen: Sequence[Change], again: Again) 
         return None, ""  # not made for this model, or against what the plan says
 
 
-def _promising(now: Estimate, alone: Sequence[_Tried]) -> Iterator[tuple[Change, ...]]:
-    """Yield the combinations that should fit if each did to every phase what it does to it alone, cheapest first."""
-    room = (now.capacity_gib or 0.0) / ((now.capacity_gib or 0.0) - (now.margin_gib or 0.0))  # of what is needed now
-    limit = max(now.moments.values()) * room
+def _limit(now: Estimate) -> float:
+    """Return the GiB of the highest phase that would fit."""
+    capacity, margin = now.capacity_gib or 0.0, now.margin_gib or 0.0
+    return max(now.moments.values()) * capacity / (capacity - margin)
+
+
+def _promising(now: Estimate, alone: Sequence[_Tried]) -> list[tuple[tuple[Change, ...], float]]:
+    """Return the combinations that should fit if each did to every phase what it does to it alone, cheapest first."""
     rank = {change: place for place, change in enumerate(ORDER)}
     sets = [s for number in range(2, AT_ONCE + 1) for s in combinations(alone, number) if _apart(s)]
-    fitting = [s for s in sets if _together(now, s) <= limit]
+    phases = profile(now.timeline)
+    expected = {s: _together(phases, s) for s in sets}
+    fitting = [s for s in expected if expected[s] <= _limit(now)]
     # what is another training comes last, and among equals what changes least
     fitting.sort(key=lambda s: (max(rank[t.change] for t in s), len(s), sum(rank[t.change] for t in s)))
-    yield from (tuple(tried.change for tried in s) for s in fitting)
+    return [(tuple(tried.change for tried in s), expected[s]) for s in fitting]
 
 
-def _together(now: Estimate, chosen: Sequence[_Tried]) -> float:
-    """Return the GiB that a combination should need."""
+def _together(now: Phases, chosen: Sequence[_Tried]) -> float:
+    """Return the GiB that a combination should need: each part of each phase shrinks as with each change."""
     highest = 0.0
-    for phase, before in now.moments.items():
-        after = before
-        for tried in chosen:
-            after *= tried.moments.get(phase, 0.0) / before if before else 1.0
-        highest = max(highest, after)
+    for phase, parts in now.items():
+        total = 0.0
+        for part, before in parts.items():
+            left = prod(tried.phases.get(phase, {}).get(part, 0.0) / before for tried in chosen) if before else 0.0
+            total += before * left
+        highest = max(highest, total)
     return highest
 
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.machine import Machine
-from hf_efficient.memory.assemble import assemble
+from hf_efficient.memory.assemble import assemble, quiet
 from hf_efficient.memory.build import body_of
 from hf_efficient.memory.changes import cheapest
 from hf_efficient.memory.extend import BETWEEN, Segment
@@ -55,7 +55,8 @@ def estimate(
     """Return the memory of one training step of `model` under `plan`, traced without data and without a GPU.
 
     `model`: a Hub id, a folder with a config.json, a configuration, or a module of yours, which stays as it is.
-    `batch`: rows and lengths of one micro-batch on one GPU. `machine`: the card to fit; without it `cards` says which do.
+    `batch`: rows and lengths of one micro-batch on one GPU. `machine`: the card to fit; without it `cards` says which
+    do.
     `gpus`: ranks; the figures are those of one. `prepared_for_kbit`: 4-bit weights went through PEFT's
     `prepare_model_for_kbit_training`, as SFTTrainer lets them, which makes everything else float32.
 
@@ -66,9 +67,10 @@ def estimate(
 
     def again(plan: Plan, batch: Batch) -> Estimate:
         asked = _Asked(_settled(plan, batch, gpus), model, batch, machine, gpus, prepared_for_kbit)
-        with warnings.catch_warnings(), random_numbers_kept():
+        with warnings.catch_warnings(), quiet(), random_numbers_kept():
             warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by old names
             warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore", RuntimeWarning)
             return _estimated(asked)
 
     found = again(plan, batch)
@@ -214,7 +216,8 @@ def _ending(cut: list[Segment], ended: Update, shares: Shares) -> Iterator[Happe
     offset = max((event.key for segment in cut for event in segment.events), default=0) + 1
     for event in ended.events:
         yield Happening(event._replace(key=event.key + offset), -1, 0)
-    last = offset + max((event.key for event in ended.events), default=0) + 1
+    last = offset + max((event.key for event in ended.events), default=0) + 2
+    yield Happening(Event(last - 1, 0, "optimizer"), -1, 0)  # so that an update which takes nothing is a moment too
     for place, size in enumerate(shares.passing.values()):
         yield Happening(Event(last + place, size, "optimizer"), -1, 0)
         yield Happening(Event(last + place, -size, "optimizer"), -1, 0)

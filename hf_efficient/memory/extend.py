@@ -148,16 +148,16 @@ class _Longer:
             if freed is None:
                 key = self.keys[(segment.phase, unit), number]
                 number += 1
-            elif isinstance(freed, int) or self._is_its_own(segment.unit, unit, freed[1]):
+            elif isinstance(freed, int) or self._at_an_end(unit, freed[1]):
                 key = event.key
             else:
                 key = self.keys[(freed[0], unit + freed[1]), freed[2]]
             events.append(event._replace(key=key))
         return Segment(segment.phase, self.stack, unit, events)
 
-    def _is_its_own(self, short: int, unit: int, further: int) -> bool:
-        """Say whether what is freed lies outside the copies, where its key is that of the short trace."""
-        return (short == unit == self.after and further < 0) or (unit == self._long(self.after + 1) and further > 0)
+    def _at_an_end(self, unit: int, further: int) -> bool:
+        """Say whether what the first or the last of the like units frees lies beyond them, as in the short trace."""
+        return (unit == self.after and further < 0) or (unit == self._long(self.after + 1) and further > 0)
 
     def _let_go(self, out: list[Segment]) -> list[Segment]:
         """Free what the copies leave behind where that of their model goes."""

@@ -27,8 +27,8 @@ def longest(config: Any) -> int | None:
 def batch_for(model: nn.Module, batch: Batch, *, labels: bool = True) -> dict[str, torch.Tensor]:
     """Return a micro-batch for the head of `model`, of tensors made where this is called.
 
-    Text is batch.size x batch.seq_len tokens; images and sounds are as the configuration says. Raises ValueError where a
-    length is missing or longer than the model reads, and for a head that no rows can be made for.
+    Text is batch.size x batch.seq_len tokens; images and sounds are as the configuration says. Raises ValueError where
+    a length is missing or longer than the model reads, and for a head that no rows can be made for.
     """
     inner: Any = body_of(model)
     kind = row_kind(inner)
@@ -112,7 +112,10 @@ def _others(inner: Any, kind: str, batch: Batch) -> dict[str, torch.Tensor]:
 def _repeated(one: torch.Tensor, rows: int, joined: bool, dtype: torch.dtype) -> torch.Tensor:
     shape = (rows * one.shape[0], *one.shape[1:]) if joined else (rows, *one.shape)
     if one.is_floating_point():
-        return torch.empty(shape, dtype=dtype)
+        made = torch.empty(shape, dtype=dtype)
+        with _disable_current_modes():
+            made._value = torch.ones((), dtype=dtype).expand(shape)  # type: ignore[attr-defined]
+        return made
     with _disable_current_modes():
         real = torch.cat([one] * rows) if joined else torch.stack([one] * rows)
     return without_data(real)

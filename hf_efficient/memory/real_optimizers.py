@@ -108,7 +108,7 @@ REAL = {
 }
 
 
-class _Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Answers(TorchDispatchMode):
     """Answer 1 where an optimizer asks a tensor without data for its number; memory does not depend on it.
 
     An SVD works on a copy of its matrix, here and in cuSOLVER alike, which tensors without data do not show.
@@ -128,5 +128,5 @@ def without_data(name: str) -> Iterator[None]:
         yield
         return
     seed = patch("apollo_torch.random_projector.next_seed", lambda seed: seed)
-    with seed if name.startswith("apollo") else nullcontext(), _Answers():  # type: ignore[no-untyped-call]
+    with seed if name.startswith("apollo") else nullcontext(), _Answers():
         yield

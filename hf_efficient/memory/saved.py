@@ -66,7 +66,7 @@ def _through_loss(function: Callable[..., torch.Tensor], dtype: torch.dtype, kee
                 kept = logits if keep else None
                 del logits
             with recorder.during("backward"):
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 events = list(recorder.events)
             del kept
     return events

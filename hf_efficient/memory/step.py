@@ -19,7 +19,6 @@ from hf_efficient.memory.like_cuda import LikeCpu, LikeCuda, not_the_cpus_autoca
 from hf_efficient.memory.record import Event, Mark, Recorder
 from hf_efficient.memory.values import Values, answered
 
-
 BALANCED = "Every expert gets as many tokens, as balancing losses aim at; an uneven routing needs more."
 
 
@@ -130,7 +129,7 @@ def _forward(model: nn.Module, inputs: Mapping[str, Any], step: Step, cast: Any)
 def _mark_layers(model: nn.Module, paths: tuple[str, ...], recorder: Recorder) -> list[Any]:
     hooks = []
     for stack, path in enumerate(paths):
-        layers = list(model.get_submodule(path))  # type: ignore[arg-type]
+        layers = list(model.get_submodule(path).children())
         for place, layer in enumerate(layers):
             hooks.append(layer.register_forward_pre_hook(partial(_enter, recorder, stack, place), with_kwargs=True))
             last = place == len(layers) - 1
@@ -175,7 +174,7 @@ def _recompute(model: nn.Module, recorder: Recorder, step: Step) -> None:
         call = partial(_on_host, call, step.host)
     for module in model.modules():
         if getattr(module, "gradient_checkpointing", False):
-            module._gradient_checkpointing_func = call
+            module._gradient_checkpointing_func = call  # type: ignore[assignment]
 
 
 def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: Any) -> Any:

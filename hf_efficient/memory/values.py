@@ -11,23 +11,31 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-MOST = 2**24
-"""Numbers of one tensor that are computed at most."""
-FEW = 64
-"""As many of them, where they are no whole numbers."""
+MOST = 2**28
+"""Bytes of one tensor that are computed at most."""
+FEW = 2**20
+"""Numbers of one tensor that are computed at most where they are no whole ones."""
 aten = torch.ops.aten
 READ = (aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default)
 """What asks for values."""
 INDEXED = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
+ALIKE = (
+    aten._to_copy.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.unsqueeze.default,
+    aten.clone.default,
+)
+"""What leaves all numbers of a tensor the same where they are the same."""
 RANDOM = (aten.rand.default, aten.rand.generator)
 
 
 class Values(TorchDispatchMode):
     """Compute whole numbers and truth values beside the tensors without data, so that a model may ask for them.
 
-    A batch has stated token ids, masks and sizes, and a model may check them, count them or read the size of an image from
-    them; what depends on weights or activations stays unknown and raises. One thing is assumed: where a router picks
-    experts, `balanced` says so, and each gets as many tokens.
+    A batch has stated token ids, masks and sizes, and a model may check them, count them or read the size of an image
+    from them; what depends on weights or activations stays unknown and raises. One thing is assumed, where a router
+    picks experts: each gets as many tokens, and `balanced` says so.
     """
 
     def __init__(self) -> None:
@@ -69,7 +77,11 @@ class Values(TorchDispatchMode):
 
     def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         outs = [leaf for leaf in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(leaf, torch.Tensor)]
-        if not outs or any(o.is_complex() or o.numel() > (FEW if o.is_floating_point() else MOST) for o in outs):
+        if func in ALIKE and args[0].is_floating_point() and outs[0].numel() > FEW and _uniform(args[0]):
+            with _disable_current_modes():
+                outs[0]._value = _first(_value(args[0])).to(outs[0].dtype).expand(outs[0].shape)
+            return
+        if not outs or any(_too_many(out) for out in outs):
             return
         if func in (aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default):
             return
@@ -90,6 +102,23 @@ def _value(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the value of a traced tensor; a tensor that has data is its own."""
     found: torch.Tensor | None = getattr(tensor, "_value", None)
     return found if found is not None or isinstance(tensor, FakeTensor) else tensor
+
+
+def _first(value: Any) -> torch.Tensor:
+    found: torch.Tensor = value[(0,) * value.ndim]
+    return found
+
+
+def _uniform(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor is known to hold one number throughout, as a made image does."""
+    value = _value(tensor)
+    return value is not None and value.numel() > 1 and not any(value.stride())
+
+
+def _too_many(out: torch.Tensor) -> bool:
+    if out.is_complex():
+        return True
+    return out.numel() > FEW if out.is_floating_point() else out.numel() * out.element_size() > MOST
 
 
 def _known(argument: Any) -> bool:

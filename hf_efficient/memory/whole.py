@@ -18,8 +18,8 @@ from hf_efficient.memory.extend import BETWEEN, NotAlikeError, Segment, extended
 from hf_efficient.memory.quantize import dequantizing
 from hf_efficient.memory.record import Event
 from hf_efficient.memory.stacks import KEPT, Stack, shorten, stacks
-from hf_efficient.memory.values import Values
 from hf_efficient.memory.step import Step, Traced, trace
+from hf_efficient.memory.values import Values
 
 Inputs = Callable[[nn.Module], dict[str, Any]]
 
@@ -103,8 +103,8 @@ def _saying_what_depends_on_data(model: nn.Module) -> Iterator[None]:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ValueError(
-            f"{type(model).__name__} decides by its data what it computes ({error.func} in {_place(error)}), so that its "
-            "memory depends on the values of a batch: measure a real step instead."
+            f"{type(model).__name__} decides by its data what it computes ({error.func} in {_place(error)}), so that "
+            "its memory depends on the values of a batch: measure a real step instead."
         ) from error
 
 
