@@ -37,6 +37,9 @@ def assemble(plan: Plan, run: Run, model: Any, *, prepared_for_kbit: bool = Fals
         built = _built(copy.deepcopy(config), run)
     if prepared_for_kbit:
         built = _prepared(built)
+    if hasattr(built, "config"):
+        # As Trainer does, which reaches no deeper: T5's decoder has a configuration of its own, and keeps keys and values.
+        built.config.use_cache = False  # type: ignore[union-attr]
     if run.kernels.get("fused_linear_cross_entropy"):
         require_head(plan, built)
         fuse_loss(built)
@@ -53,7 +56,6 @@ def _built(config: Any, run: Run) -> nn.Module:
     attention = run.attention or getattr(config, "_attn_implementation_internal", None)
     dtype = dtype_of(run.dtype, config)
     for part in (config, getattr(config, "get_text_config", lambda: config)()):
-        part.use_cache = False
         setattr(part, "dtype" if hasattr(type(part), "dtype") or hasattr(part, "dtype") else "torch_dtype", dtype)
     with suppress(AttributeError):
         config.pad_token_id = config.pad_token_id if config.pad_token_id is not None else 0
