@@ -3,7 +3,7 @@
 # make test-fast one process, no launches (under a minute);  make test-all everything
 # make lint      ruff and mypy;  make generate  rebuild generated files;  make bench-startup  start-up times;
 #                make bench-sharded  ZeRO, FSDP2 and DDP on two processes against one (4 minutes)
-# make reality   traced steps against real ones on this CPU (5 minutes), into docs/measured/reality.json
+# make reality   traced steps against real ones on this CPU (4 minutes), into docs/measured/reality.json
 # make promises  every trick on every head (under 20 minutes), into docs/measured/promises.json and docs/promises.md
 
 PYTHON ?= python3

@@ -38,7 +38,7 @@ def assemble(plan: Plan, run: Run, model: Any, *, prepared_for_kbit: bool = Fals
     if prepared_for_kbit:
         built = _prepared(built)
     if hasattr(built, "config"):
-        # As Trainer does, which reaches no deeper: the decoder of T5 has its own configuration, and keeps keys and values.
+        # As Trainer does, which reaches no deeper: T5's decoder has its own configuration, and keeps keys and values.
         built.config.use_cache = False  # type: ignore[union-attr]
     if run.kernels.get("fused_linear_cross_entropy"):
         require_head(plan, built)

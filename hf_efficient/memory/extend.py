@@ -43,10 +43,10 @@ def segments(events: Sequence[Event], marks: Sequence[Mark], periods: Sequence[i
 
 
 def extended(cut: Sequence[Segment], stack: int, more: int, *, after: int = 1) -> list[Segment]:
-    """Return the trace with `more` units of one stack behind its unit `after`, which must do the same as the next one.
+    """Return the trace with `more` units of one stack behind its unit `after`, which must do as the next one does.
 
-    What a unit frees is its own, its neighbours', or one storage for all of them; what the units leave behind goes where
-    that one's goes. Raises NotAlikeError where that is not so.
+    What a unit frees is its own, its neighbours', or one storage for all of them; what the units leave behind goes
+    where that one's goes. Raises NotAlikeError where that is not so.
     """
     own = {(s.phase, s.unit): s for s in cut if s.stack == stack and s.unit != BETWEEN}
     if len(own) != sum(s.stack == stack and s.unit != BETWEEN for s in cut):
