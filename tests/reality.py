@@ -113,7 +113,8 @@ ARCHITECTURES = {
     "modernbert": Architecture(
         lambda: tf.ModernBertConfig(vocab_size=16384, **BERT | {"intermediate_size": 1024, "num_hidden_layers": 5},
                                     num_labels=3, pad_token_id=0, cls_token_id=1, sep_token_id=2,
-                                    bos_token_id=1, eos_token_id=2, architectures=["ModernBertForSequenceClassification"]),
+                                    bos_token_id=1, eos_token_id=2,
+                                    architectures=["ModernBertForSequenceClassification"]),
         Batch(size=8, seq_len=256, padding=True), Batch(size=1, seq_len=16),
     ),
     "t5": Architecture(
