@@ -113,7 +113,7 @@ def _estimated(asked: _Asked) -> Estimate:
     how = _how(run, shares, machine)
     params, trainable = counted(built)
     depth = [stack.layers for stack in stacks(built)]
-    cut = whole_step(built, lambda model: batch_for(model, batch), how)
+    cut = whole_step(built, lambda model: batch_for(model, batch, packed=run.packed), how)
     ended = updated(run, shares)
     standing = _standing(shares, ended, how)
     made = timeline([*_happenings(cut, depth), *_ending(cut, ended, shares)], standing, vocabulary(built))
