@@ -158,7 +158,7 @@ def share_out(model: nn.Module, run: Run, gpus: int) -> Shares:
     if run.engine == "DEEPSPEED":
         if run.autocast:
             model.to(getattr(torch, run.autocast))
-        return zero(model, run.zero, gpus)
+        return zero(model, run.zero, gpus, accumulating=run.accumulation > 1)
     if run.engine == "FSDP":
         raise NotImplementedError
     return whole(model, gpus)
@@ -179,7 +179,7 @@ def _standing(shares: Shares, ended: Update, how: Step) -> dict[str, int]:
     return {
         "weights": shares.weights,
         "optimizer": ended.state,
-        "gradients": there,
+        "gradients": there + shares.between,
         "temporary": shares.buffers + WORKSPACES,
     }
 
