@@ -39,7 +39,7 @@ ORDER = (
     Change(HALF, "smaller, slower pieces"),
     Change("activation_checkpointing", "16 to 30 % of the speed, as published"),
     Change(ONE, "smaller, slower pieces"),
-    Change("activation_checkpointing(offload=True)", "the same and copies to the host"),
+    Change("activation_checkpointing(offload=True)", "copies to the host and back"),
     Change("adafactor", "another optimizer"),
     Change("lora", "only adapters train"),
     Change("qlora", "only adapters train, on weights in 4 bits"),
@@ -61,11 +61,15 @@ def cheapest(plan: Plan, batch: Batch, now: Estimate, again: Again) -> list[str]
     """
     found: list[str] = []
     alone: list[_Tried] = []
+    enough: set[str] = set()
     for change in _usable(plan, batch):
+        if _family(change) in enough:
+            continue  # more of the same
         estimate, words = _estimate(plan, batch, (change,), again)
         if estimate is None:
             continue
         if estimate.fits:
+            enough.add(_family(change))
             found.append(_sentence(words, estimate, (change,)))
         else:
             alone.append(_Tried(change, profile(estimate.timeline)))
