@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from logging import CRITICAL, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +115,15 @@ def _checkpoint(model: Any, how: Any) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers from remarks on a model that nobody trains here."""
+    """Keep transformers from remarks on a model that nobody trains here, and torch from reports of what is caught."""
     from transformers.utils import logging
 
-    before = logging.get_verbosity()
+    reports = getLogger("torch._subclasses.fake_tensor")
+    before, level = logging.get_verbosity(), reports.level
     logging.set_verbosity_error()
+    reports.setLevel(CRITICAL)
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        reports.setLevel(level)

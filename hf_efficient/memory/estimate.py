@@ -56,8 +56,7 @@ def estimate(
 
     `model`: a Hub id, a folder with a config.json, a configuration, or a module of yours, which stays as it is.
     `batch`: rows and lengths of one micro-batch on one GPU. `machine`: the card to fit; without it `cards` says which
-    do.
-    `gpus`: ranks; the figures are those of one. `prepared_for_kbit`: 4-bit weights went through PEFT's
+    do. `gpus`: ranks; the figures are those of one. `prepared_for_kbit`: 4-bit weights went through PEFT's
     `prepare_model_for_kbit_training`, as SFTTrainer lets them, which makes everything else float32.
 
     Raises ValueError for what cannot be built, a forward pass that depends on data, and impossible batches.
@@ -112,7 +111,7 @@ def _estimated(asked: _Asked) -> Estimate:
     shares = share_out(built, run, asked.gpus)
     how = _how(run, shares, machine)
     params, trainable = counted(built)
-    made, ended, standing = _taken(built, run, shares, batch=batch, how=how)
+    made, ended, standing, sent = _taken(built, run, shares, batch=batch, how=how)
     found = Estimate(
         model=_name(asked.model, built),
         plan=" ".join(trick.name for trick in plan.tricks),
@@ -122,7 +121,7 @@ def _estimated(asked: _Asked) -> Estimate:
         allocated_gib=made.live()[made.peak] / GIB,
         breakdown={part: made.parts[part][made.peak] / GIB for part in PARTS},
         peak_at=made.label,
-        host_gib=(shares.host + ended.host + sum(how.host)) / GIB,
+        host_gib=(shares.host + ended.host + sent) / GIB,
         moments=moments(made) | _later(run, batch, built, standing, how, asked.gpus),
         assumptions=(*ALWAYS, *run.assumptions, *how.said, *shares.assumptions, *ended.notes),
         timeline=made,
@@ -132,14 +131,14 @@ def _estimated(asked: _Asked) -> Estimate:
 
 def _taken(
     built: nn.Module, run: Run, shares: Shares, *, batch: Batch, how: Step
-) -> tuple[Timeline, Update, dict[str, int]]:
-    """Return the timeline of a step, what its update takes, and the bytes that are there all through it."""
+) -> tuple[Timeline, Update, dict[str, int], int]:
+    """Return a step's timeline, what its update takes, the bytes that are there all through, and those on the host."""
     depth = [stack.layers for stack in stacks(built)]
     cut = whole_step(built, lambda model: batch_for(model, batch, packed=run.packed), how)
     ended = updated(run, shares)
     standing = _standing(shares, ended, how)
     made = timeline([*_happenings(cut, depth), *_ending(cut, ended, shares)], standing, vocabulary(built))
-    return made, ended, standing
+    return made, ended, standing, sum(event.host for segment in cut for event in segment.events)
 
 
 def on_cpu(plan: Plan, model: Any, batch: Batch) -> Timeline:

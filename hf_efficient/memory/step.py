@@ -51,8 +51,6 @@ class Step:
     """Called before the step; may add hooks, such as those that gather sharded weights."""
     paths: tuple[str, ...] = ()
     """Module lists whose layers are marked."""
-    host: list[int] = field(default_factory=list)
-    """Bytes sent to host memory, one each."""
     said: list[str] = field(default_factory=list)
     """What was assumed on the way."""
 
@@ -171,17 +169,17 @@ def _recompute(model: nn.Module, recorder: Recorder, step: Step) -> None:
 
     call = partial(checkpoint, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), again()))
     if step.offload:
-        call = partial(_on_host, call, step.host)
+        call = partial(_on_host, call, recorder)
     for module in model.modules():
         if getattr(module, "gradient_checkpointing", False):
             module._gradient_checkpointing_func = call  # type: ignore[assignment]
 
 
-def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: Any) -> Any:
+def _on_host(call: Callable[..., Any], recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
     """Checkpoint as `save_on_cpu` does: what is saved leaves the card, and comes back as a new tensor."""
 
     def pack(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
-        host.append(tensor.numel() * tensor.element_size())
+        recorder.send(tensor.numel() * tensor.element_size())
         return tensor.shape, tensor.dtype
 
     def unpack(packed: tuple[torch.Size, torch.dtype]) -> torch.Tensor:
