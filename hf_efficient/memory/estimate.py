@@ -123,7 +123,7 @@ def _estimated(asked: _Asked) -> Estimate:
         peak_at=made.label,
         host_gib=(shares.host + ended.host + sent) / GIB,
         moments=moments(made) | _later(run, batch, built, standing, how, asked.gpus),
-        assumptions=(*ALWAYS, *run.assumptions, *how.said, *shares.assumptions, *ended.notes),
+        assumptions=(*ALWAYS, *_head(built), *run.assumptions, *how.said, *shares.assumptions, *ended.notes),
         timeline=made,
     )
     return judged(found, machine)
@@ -157,6 +157,13 @@ def _name(model: Any, built: Any) -> str:
     if isinstance(model, (str, Path)):
         return str(model)
     return getattr(getattr(built, "config", None), "name_or_path", "") or type(body_of(built)).__name__
+
+
+def _head(built: nn.Module) -> list[str]:
+    """Return what to know where the configuration does not name the head that is estimated."""
+    named = getattr(getattr(built, "config", None), "architectures", None) or []
+    taken = type(body_of(built)).__name__
+    return [] if taken in named else [f"The configuration names {', '.join(named) or 'no class'}: {taken} is taken."]
 
 
 def _how(run: Run, shares: Shares, machine: Machine | None) -> Step:

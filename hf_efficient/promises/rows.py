@@ -43,6 +43,7 @@ def row_kind(model: PreTrainedModel) -> str:
         return "causal"
     kind = next((kind for kind, names in _classes().items() if name in names), None)
     kind = kind or next((kind for end, kind in ENDS.items() if name.endswith(end)), None)
+    name = name or type(model).__name__
     if kind is None or (kind in ("target", "speech") and hasattr(model.config, "audio_config")):
         raise ValueError(
             f"There are no made rows for a {name}: pass rows of yours with --data, or --model with a head for "
