@@ -16,6 +16,7 @@ from hf_efficient.machine import Machine
 from hf_efficient.memory.assemble import assemble
 from hf_efficient.memory.extend import BETWEEN, Segment
 from hf_efficient.memory.fit import judged
+from hf_efficient.memory.fsdp import fsdp
 from hf_efficient.memory.inputs import batch_for
 from hf_efficient.memory.later import evaluation, resumed
 from hf_efficient.memory.optimizers import Update, check, update
@@ -94,6 +95,7 @@ def _estimated(
         autocast=getattr(torch, run.autocast) if run.autocast and run.engine != "DEEPSPEED" else None,
         checkpointing=run.checkpointing is not None,
         offload=bool(run.checkpointing and run.checkpointing["offload"]),
+        reentrant=bool(run.checkpointing and run.checkpointing["reentrant"]),
         accumulating=run.accumulation > 1 and shares.wrap is None,
         flash=not capability or capability >= (8, 0) or machine is not None and machine.accelerator == "rocm",
         wrap=shares.wrap,
@@ -131,7 +133,7 @@ def share_out(model: nn.Module, run: Run, gpus: int) -> Shares:
             model.to(getattr(torch, run.autocast))
         return zero(model, run.zero, gpus)
     if run.engine == "FSDP":
-        raise NotImplementedError
+        return fsdp(model, run.fsdp, run, gpus)
     return whole(model, gpus)
 
 

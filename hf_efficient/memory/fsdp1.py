@@ -1,0 +1,96 @@
+"""FSDP1: flat weights of a layer are gathered at once, and its gradients are copied into one before they are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_efficient.memory import units as u
+from hf_efficient.memory.record import Recorder
+from hf_efficient.memory.units import Unit
+
+
+class Flat:
+    """What FSDP1 does during a step. Source: torch/distributed/fsdp/_runtime_utils.py and _flat_param.py.
+
+    With reentrant checkpointing nothing is prefetched, since a forward pass without gradients registers no hooks, and
+    frozen layers keep their inputs, with the gradients of these, until the backward pass is over: the handle of
+    `register_multi_grad_hook` keeps the node that accumulates the gradient of the checkpoint's detached input.
+    """
+
+    def __init__(self, model: nn.Module, recorder: Recorder, units: Sequence[Unit], *, reentrant: bool) -> None:
+        self.model, self.recorder, self.units, self.root = model, recorder, units, units[-1]
+        self.reentrant = reentrant
+        self.order: list[Unit] = []
+        """In which the units leave the forward pass."""
+        self.kept: list[torch.Tensor] = []
+        u.hook(units, self.before, self.after)
+        u.on_gradients(model, units, self.arrived)
+
+    def gather(self, unit: Unit) -> None:
+        """Note the whole weights; mixed precision casts the own part first."""
+        if "weights" not in unit.held:
+            unit.come(self.recorder, "part", unit.part)
+            unit.come(self.recorder, "weights", unit.gathered)
+            unit.go(self.recorder, "part")
+
+    def before(self, unit: Unit, inputs: Any) -> None:
+        """Gather for the forward pass, or for its repetition."""
+        self._mine = "weights" not in unit.held
+        self.gather(unit)
+        unit.held.setdefault("mine", (0, 0)) if self._mine else None
+        entered = u.first_tensor(inputs)
+        if unit.trained or entered is None or not torch.is_grad_enabled():
+            return
+        if entered.is_leaf and self.recorder.phase == "recompute" and self.reentrant:
+            self.kept.append(entered)
+        if unit is not self.root:
+            entered.register_hook(lambda _: unit.go(self.recorder, "weights"))
+
+    def after(self, unit: Unit, inputs: Any, out: Any) -> None:
+        """Let the weights go again, and come back when the gradient of the output is there."""
+        mine = unit.held.pop("mine", None)
+        if self.recorder.phase == "forward":
+            self.order.append(unit)
+        left = u.first_tensor(out)
+        if unit is self.root:
+            if left is not None:
+                u.at_the_end(left, lambda: self.prefetch(unit), self.end)
+            return
+        if mine is not None:
+            unit.go(self.recorder, "weights")
+        if left is not None and torch.is_grad_enabled():
+            left.register_hook(lambda _: self.backward(unit))
+
+    def backward(self, unit: Unit) -> None:
+        """Gather for the backward pass."""
+        self.gather(unit)
+        self.prefetch(unit)
+
+    def prefetch(self, unit: Unit) -> None:
+        """Gather the unit whose turn is next, while this one computes."""
+        place = self.order.index(unit) if unit in self.order else 0
+        if place and not self.reentrant:
+            self.gather(self.order[place - 1])
+
+    def arrived(self, unit: Unit, weight: torch.Tensor) -> None:
+        """Reduce a unit's gradients when the last of them is there."""
+        if unit.missing:
+            return
+        unit.come(self.recorder, "flat gradient", unit.gathered, "bucket")
+        for parameter in u.gradients_of(self.model, unit):
+            parameter.grad = None
+        unit.go(self.recorder, "weights")
+        unit.come(self.recorder, "reduced", unit.part, "bucket")
+        unit.held.pop("gradient", None)
+        unit.come(self.recorder, "gradient", unit.shard, "gradient")
+        unit.go(self.recorder, "reduced", "flat gradient")
+
+    def end(self) -> None:
+        """Let everything go that is still gathered."""
+        for unit in self.units:
+            unit.go(self.recorder, "weights")
+        self.kept.clear()
