@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from hf_efficient import describe, render
 from hf_efficient import shipped as files
+from hf_efficient.cli_memory import memory
 from hf_efficient.emit.files import write
 from hf_efficient.emit.targets import Options, emit, not_in_file
-from hf_efficient.machine import Machine, this_machine
+from hf_efficient.machine import this_machine
 from hf_efficient.merge import make_plan
+from hf_efficient.options import AsJson, Gpu, Model, Names, Without, machine_at, print_json, show
 from hf_efficient.wording import one_sentence
 
 app = typer.Typer(
@@ -24,19 +25,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Presets and tricks, such as lean 'zero(3)'.")]
-Without = Annotated[list[str] | None, typer.Option("--without", metavar="NAME", help="Leave a trick out (repeatable).")]
-Gpu = Annotated[
-    str | None, typer.Option("--gpu", help="A card instead of this machine, such as rtx4090; see list gpus.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR")]
 
 
 @app.command("list")
 def list_(kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, as_json: AsJson = False) -> None:
     """List tricks, presets, recipes, configs and gpus, or one of them."""
-    _show(describe.lists(kind), as_json, render.lists)
+    show(describe.lists(kind), as_json, render.lists)
     if not as_json and kind in (None, "tricks"):
         render.sentences("unmet", describe.unmet_tricks(this_machine()))
 
@@ -44,10 +39,10 @@ def list_(kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, as
 @app.command()
 def explain(names: Names, gpu: Gpu = None, as_json: AsJson = False) -> None:
     """Explain tricks and presets: what they set in each target, save, cost and need, and when to use them."""
-    machine = _machine(gpu)
+    machine = machine_at(gpu)
     pages = [describe.page(name, machine) for name in names]
     if as_json:
-        _print_json(pages[0] if len(pages) == 1 else pages)
+        print_json(pages[0] if len(pages) == 1 else pages)
     else:
         for page in pages:
             render.page(page)
@@ -62,9 +57,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Merge presets and tricks into settings, each with its author, and say what the machine lacks for them."""
-    machine = _machine(gpu)
+    machine = machine_at(gpu)
     made = make_plan(*names, without=without or (), machine=machine)
-    _show(describe.plan_report(made, machine, processes), as_json, render.plan)
+    show(describe.plan_report(made, machine, processes), as_json, render.plan)
 
 
 @app.command("emit")
@@ -86,7 +81,7 @@ def emit_(
     ] = False,
 ) -> None:
     """Write a plan as a file: TrainingArguments as JSON, accelerate YAML, DeepSpeed JSON or lines of Python."""
-    machine = _machine(gpu)
+    machine = machine_at(gpu)
     made = make_plan(*names, without=without or (), machine=machine)
     file = output.name if output else "launch.yaml"
     options = Options(args_class=args_class, door=door, processes=processes, file=file)
@@ -105,7 +100,7 @@ def emit_(
 @app.command()
 def verify(
     names: Names,
-    model: Annotated[str, typer.Option("--model", metavar="M", help="Hub id or folder; its config.json is enough.")],
+    model: Model,
     data: Annotated[
         str | None, typer.Option("--data", metavar="F", help="Texts: train the model itself, and no tiny one.")
     ] = None,
@@ -118,15 +113,18 @@ def verify(
 
     tell = render.tell_verdict if sys.stderr.isatty() else None
     rows = [v.row() for v in verdicts(*names, model=model, data=data, without=without or (), door=door, tell=tell)]
-    _show({"verdicts": rows}, as_json, render.verdicts)
+    show({"verdicts": rows}, as_json, render.verdicts)
     if any(row["verdict"] == "broken" for row in rows):
         raise typer.Exit(1)
+
+
+app.command()(memory)
 
 
 @app.command()
 def machine(gpu: Gpu = None, as_json: AsJson = False) -> None:
     """Say what this machine is, as plans see it, or what a card of the table is."""
-    _show(describe.machine_row(_machine(gpu)), as_json, render.machine)
+    show(describe.machine_row(machine_at(gpu)), as_json, render.machine)
 
 
 def _shipped_commands(kind: files.Kind, *, one: str, about: str) -> typer.Typer:
@@ -135,12 +133,12 @@ def _shipped_commands(kind: files.Kind, *, one: str, about: str) -> typer.Typer:
 
     @commands.command("list", help=f"List the {one}s.")
     def list_files(as_json: AsJson = False) -> None:
-        _show(describe.lists(kind), as_json, render.lists)
+        show(describe.lists(kind), as_json, render.lists)
 
     @commands.command("copy", help=f"Copy a {one} into a folder.")
     def copy_file(name: str, folder: Folder, as_json: AsJson = False) -> None:
         path = files.copy(kind, name, folder)
-        _show({"copied": str(path)}, as_json, lambda data: print(f"copied {data['copied']}"))
+        show({"copied": str(path)}, as_json, lambda data: print(f"copied {data['copied']}"))
 
     return commands
 
@@ -155,7 +153,7 @@ app.add_typer(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 fine, 1 a broken promise, 2 bad usage with one sentence."""
+    """Run the command line and return its exit code: 0 fine, 1 what is broken or does not fit, 2 bad usage."""
     argv = sys.argv[1:] if argv is None else argv
     try:
         return int(app(argv or ["--help"], standalone_mode=False) or 0)
@@ -173,21 +171,6 @@ def main(argv: list[str] | None = None) -> int:
 def _refuse(sentence: str) -> int:
     print(f"error: {sentence}", file=sys.stderr)
     return 2
-
-
-def _machine(gpu: str | None) -> Machine:
-    return Machine.named(gpu) if gpu else this_machine()
-
-
-def _show(data: Any, as_json: bool, rendered: Any) -> None:
-    if as_json:
-        _print_json(data)
-    else:
-        rendered(data)
-
-
-def _print_json(data: Any) -> None:
-    print(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 if __name__ == "__main__":

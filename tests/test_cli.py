@@ -157,4 +157,6 @@ def test_no_arguments_show_the_commands(capsys: pytest.CaptureFixture[str]) -> N
     """`hf-efficient` alone lists its commands."""
     assert main([]) == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in ("list", "explain", "plan", "emit", "machine", "recipe", "config"))
+    assert all(
+        command in text for command in ("list", "explain", "plan", "emit", "memory", "machine", "recipe", "config")
+    )

@@ -16,8 +16,8 @@ FLOORS = (
     ("wording", "gpu", "cards", "machine", "trick", "spelling"),
     ("needs", "renames", "tricks"),
     ("plan", "presets", "merge", "effective_batch"),
-    ("emit", "train", "promises", "shipped", "describe"),
-    ("render", "generate", "cli", "__main__"),
+    ("emit", "train", "promises", "memory", "shipped", "describe"),
+    ("render", "render_memory", "options", "generate", "cli_memory", "cli", "__main__"),
 )
 """From the ground up; within a floor, a module may import those that stand before it."""
 HEIGHT = {name: height for height, name in enumerate(name for floor in FLOORS for name in floor)}

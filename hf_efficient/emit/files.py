@@ -7,24 +7,25 @@ import tempfile
 from pathlib import Path
 
 
-def write(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader sees the old file or the new one, never a part.
+def write(path: Path, content: str | bytes) -> None:
+    """Write `content`, text as UTF-8, to `path` so that a reader sees the old file or the new one, never a part.
 
     Raises ValueError in one sentence when the folder is missing or cannot be written to, or `path` is a folder.
     """
+    data = content.encode() if isinstance(content, str) else content
     path = path.resolve()  # a link stays, and its file is written
     try:
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder; name a file in it")
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")  # a pipe or a device cannot be exchanged for a file
+            path.write_bytes(data)  # a pipe or a device cannot be exchanged for a file
             return
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise ValueError(f"Cannot write {path}: {_reason(error)}.") from None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 is for secrets
         os.replace(temporary, path)
     except OSError as error:

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from hf_efficient.emit.head import require_head
 from hf_efficient.emit.model import add_adapter
 from hf_efficient.memory.build import dtype_of, on_meta, without_data
+from hf_efficient.memory.fused_loss import fuse_loss
 from hf_efficient.memory.quantize import quantized
 from hf_efficient.memory.reading import Run
 from hf_efficient.plan import Plan
@@ -32,6 +34,9 @@ def assemble(plan: Plan, run: Run, model: Any) -> nn.Module:
     else:
         config = load_config(str(model)) if isinstance(model, (str, Path)) else model
         built = _built(copy.deepcopy(config), run)
+    if run.kernels.get("fused_linear_cross_entropy"):
+        require_head(plan, built)
+        fuse_loss(built)
     if plan["peft"]:
         with torch.device("meta"):
             built = add_adapter(plan, built)

@@ -18,7 +18,7 @@ from hf_efficient.memory.extend import BETWEEN, Segment
 from hf_efficient.memory.fit import judged
 from hf_efficient.memory.fsdp import fsdp
 from hf_efficient.memory.inputs import batch_for
-from hf_efficient.memory.later import evaluation, resumed
+from hf_efficient.memory.later import evaluation
 from hf_efficient.memory.optimizers import Update, check, update
 from hf_efficient.memory.reading import Run, read
 from hf_efficient.memory.results import GIB, PARTS, Batch, Estimate
@@ -98,6 +98,7 @@ def _estimated(
         reentrant=bool(run.checkpointing and run.checkpointing["reentrant"]),
         accumulating=run.accumulation > 1 and shares.wrap is None,
         flash=not capability or capability >= (8, 0) or machine is not None and machine.accelerator == "rocm",
+        package=run.flash,
         wrap=shares.wrap,
     )
     spare = copy.deepcopy(built) if batch.eval_size else None
@@ -122,7 +123,7 @@ def _estimated(
         assumptions=(*ALWAYS, *run.assumptions, *shares.assumptions, *ended.notes),
         timeline=made,
     )
-    found = replace(found, moments={**found.moments, **_later(run, batch, spare, standing)})
+    found = replace(found, moments={**found.moments, **_later(run, batch, spare, standing, how)})
     return judged(found, machine)
 
 
@@ -177,9 +178,13 @@ def _ending(cut: list[Segment], ended: Update, shares: Shares) -> Iterator[Happe
         yield Happening(Event(last + place, -size, "optimizer"), -1, 0)
 
 
-def _later(run: Run, batch: Batch, spare: nn.Module | None, standing: dict[str, int]) -> dict[str, float]:
-    """Return the peaks of what does not happen in a step: evaluation, and loading a checkpoint to go on."""
-    found = {"resume": resumed(standing) / GIB}
+def _later(run: Run, batch: Batch, spare: nn.Module | None, standing: dict[str, int], how: Step) -> dict[str, float]:
+    """Return the peaks of what does not happen in a step: evaluation, and loading a checkpoint to go on.
+
+    Trainer reads a checkpoint to the host; the state is on the card once (`Trainer._load_optimizer_and_scheduler`).
+    """
+    states = sum(standing.values()) - standing["gradients"]
+    found = {"resume": states / GIB}
     if spare is not None:
-        found["evaluation"] = evaluation(spare, run, batch, standing) / GIB
+        found["evaluation"] = (states + evaluation(spare, run, batch, how)) / GIB
     return found

@@ -22,6 +22,6 @@ def judged(estimate: Estimate, machine: Machine | None) -> Estimate:
     """Return the estimate with what fits."""
     if machine is not None and machine.memory_gib:
         margin = machine.memory_gib - needed(estimate)
-        return replace(estimate, capacity_gib=machine.memory_gib, margin_gib=margin, fits=margin >= 0)
+        return replace(estimate, gpu=machine.gpu, capacity_gib=machine.memory_gib, margin_gib=margin, fits=margin >= 0)
     table = [CardFit(card.gpu, card.memory_gib >= needed(estimate)) for card in cards()]
     return replace(estimate, cards=tuple(table))

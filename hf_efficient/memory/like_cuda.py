@@ -50,7 +50,7 @@ class LikeCuda(TorchFunctionMode):
     def __init__(self, flash: bool = True) -> None:
         super().__init__()
         self.flash = flash
-        self._copies: dict[int, torch.Tensor] = {}
+        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __exit__(self, *error: Any) -> Any:
         self._copies.clear()
@@ -87,10 +87,10 @@ class LikeCuda(TorchFunctionMode):
     def _low(self, value: Any, dtype: torch.dtype) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == dtype:
             return value
-        if value.is_leaf and value.requires_grad and value.dtype == torch.float32:
+        if value.is_leaf and value.requires_grad and value.dtype == torch.float32 and not value._is_view():
             if id(value) not in self._copies:
-                self._copies[id(value)] = value.to(dtype)
-            return self._copies[id(value)]
+                self._copies[id(value)] = value, value.to(dtype)
+            return self._copies[id(value)][1]
         return value.to(dtype)
 
     @staticmethod

@@ -109,13 +109,13 @@ def _weight(state: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 @contextmanager
-def dequantizing() -> Iterator[None]:
-    """Let bitsandbytes' layers compute as they would on a GPU, as far as memory goes."""
-    try:
-        import bitsandbytes
-    except ImportError:
+def dequantizing(model: nn.Module) -> Iterator[None]:
+    """Let 4-bit layers of `model` compute as they would on a GPU, as far as memory goes."""
+    if not any(getattr(module, "quant_state", None) is not None for module in model.modules()):
         yield
         return
+    import bitsandbytes
+
     before = bitsandbytes.matmul_4bit
 
     def imitated(A: Any, B: Any, quant_state: Any, out: Any = None, bias: Any = None) -> Any:

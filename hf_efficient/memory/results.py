@@ -67,9 +67,13 @@ class Estimate:
     allocated_gib: float
     reserved_gib: float | None = None
     device_gib: float | None = None
+    gpu: str = ""
+    """The card that was asked about, as the table names it; empty where none was."""
     capacity_gib: float | None = None
+    """What a process can use of that card."""
     fits: bool | None = None
     margin_gib: float | None = None
+    """What is left of the capacity; negative where it does not fit."""
     breakdown: Mapping[str, float]
     """Part -> GiB at the peak; adds up to allocated_gib."""
     peak_at: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_efficient.memory.build import tensors
 from hf_efficient.memory.extend import BETWEEN
+from hf_efficient.memory.flash import flash_attention
 from hf_efficient.memory.like_cuda import LikeCuda, not_the_cpus_autocast
 from hf_efficient.memory.record import Event, Mark, Recorder
 from hf_efficient.memory.values import Values
@@ -40,6 +41,8 @@ class Step:
     accumulating: bool = False
     """Gradients of an earlier micro-batch are there."""
     flash: bool = True
+    package: bool = False
+    """Attention is computed by FlashAttention's own package."""
     keep_outputs: bool = False
     """As a loop does that holds on to the model's outputs until the backward pass is over."""
     imitate: bool = True
@@ -69,7 +72,7 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
         step.wrap(model, recorder)
     recorder.mark(0, BETWEEN)
     try:
-        with mode, not_the_cpus_autocast() if step.imitate else contextlib.nullcontext():
+        with mode, flash_attention(step.package), not_the_cpus_autocast() if step.imitate else contextlib.nullcontext():
             _pass(model, inputs, step, recorder)
             gradients = {recorder.key_of(p.grad) for p in trained if p.grad is not None}
     finally:
@@ -198,15 +201,18 @@ def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: An
 
 
 def passed_forward(
-    model: nn.Module, inputs: Mapping[str, Any], autocast: torch.dtype | None, mode: FakeTensorMode
+    model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode
 ) -> tuple[int, int]:
     """Return the highest bytes of a forward pass without gradients, and the bytes of the logits that come out of it."""
     recorder = Recorder()
     recorder.know(tensors(model))
-    with mode, torch.no_grad(), not_the_cpus_autocast(), Values(), recorder, LikeCuda():
-        cast = torch.autocast("cpu", dtype=autocast, enabled=autocast is not None)
+    context = (mode, flash_attention(step.package), torch.no_grad(), not_the_cpus_autocast(), Values(), recorder)
+    with contextlib.ExitStack() as stack:
+        for each in (*context, LikeCuda(step.flash)):
+            stack.enter_context(each)
+        cast = torch.autocast("cpu", dtype=step.autocast, enabled=step.autocast is not None)
         with recorder.during("evaluation"):
-            _, outputs = _forward(model, inputs, Step(autocast=autocast, keep_outputs=True), cast)
+            _, outputs = _forward(model, inputs, replace(step, keep_outputs=True), cast)
         logits = outputs["logits"] if isinstance(outputs, Mapping) and "logits" in outputs else None
         found = logits.numel() * logits.element_size() if isinstance(logits, torch.Tensor) else 0
         live = top = 0

@@ -74,7 +74,7 @@ def _traced(model: nn.Module, inputs: Inputs, step: Step, marked: Sequence[Stack
         batch = inputs(model)
     step = copy.copy(step)
     step.paths = tuple(stack.path for stack in marked)
-    with dequantizing(), _saying_what_depends_on_data(model):
+    with dequantizing(model), _saying_what_depends_on_data(model):
         done: Traced = trace(model, batch, step, mode)
     return segments(done.events, done.marks, [stack.period for stack in marked] or [1])
 

@@ -1,0 +1,54 @@
+"""FlashAttention's own package, where a plan asks for it: the path through transformers, without the package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hf_efficient.memory.kernels import attention
+
+NAME = "_flash_attention_forward"
+
+
+def _flash_attention_forward(
+    query_states: torch.Tensor,
+    key_states: torch.Tensor,
+    value_states: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    *_: Any,
+    target_dtype: torch.dtype | None = None,
+    **__: Any,
+) -> torch.Tensor:
+    """Return attention over batch x length x heads x width; rows with padding are copied without it, and back.
+
+    Source: transformers.modeling_flash_attention_utils.
+    """
+    states = [query_states, key_states, value_states]
+    if query_states.dtype == torch.float32:
+        states = [state.to(target_dtype or torch.bfloat16) for state in states]
+    if attention_mask is not None:
+        states = [state.clone() for state in states]
+    out = attention(*(state.transpose(1, 2) for state in states)).transpose(1, 2)
+    return out.clone() if attention_mask is not None else out
+
+
+@contextmanager
+def flash_attention(wanted: bool) -> Iterator[None]:
+    """Let every model of transformers that is loaded call the imitation where it would call the package."""
+    places = [
+        module
+        for name, module in list(sys.modules.items())
+        if wanted and name.startswith("transformers.") and NAME in getattr(module, "__dict__", {})
+    ]
+    before = [vars(module)[NAME] for module in places]
+    for module in places:
+        vars(module)[NAME] = _flash_attention_forward
+    try:
+        yield
+    finally:
+        for module, function in zip(places, before, strict=True):
+            vars(module)[NAME] = function

@@ -1,0 +1,56 @@
+"""Liger's fused loss: head and loss piece by piece, so that only a piece of the logits is ever there."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class _FusedLinearCrossEntropy(torch.autograd.Function):
+    """The gradients of hidden states and head are made in the forward pass and kept; logits exist a piece at a time.
+
+    A piece has as many rows as keep it about as large as the hidden states. Source: `fused_linear_cross_entropy_forward`
+    in liger-kernel 0.8, ops/fused_linear_cross_entropy.py.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        rows, width = hidden.shape
+        pieces = -(-weight.shape[0] // width)
+        piece = min(rows, 1 << (-(-rows // pieces) - 1).bit_length())
+        gradients = [torch.empty_like(hidden), torch.empty_like(weight) if ctx.needs_input_grad[1] else None]
+        losses = torch.empty(rows, dtype=torch.float32)
+        for start in range(0, rows, piece):
+            taken = hidden[start : start + piece]
+            logits = taken @ weight.t()
+            into_hidden = logits @ weight
+            del logits, into_hidden
+        ctx.save_for_backward(*(g for g in gradients if g is not None))
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        kept = ctx.saved_tensors
+        return kept[0], kept[1] if len(kept) > 1 else None
+
+
+def fuse_loss(model: nn.Module) -> nn.Module:
+    """Let a causal language model compute its loss as with Liger's fused kernel; it then returns no logits."""
+    model.forward = MethodType(_forward, model)
+    return model
+
+
+def _forward(self: Any, input_ids: Any = None, labels: Any = None, **others: Any) -> Any:
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    others = {name: value for name, value in others.items() if value is not None and name != "num_items_in_batch"}
+    others.pop("return_dict", None)
+    hidden = getattr(self, self.base_model_prefix)(input_ids=input_ids, **others)[0]
+    head = self.get_output_embeddings()
+    if labels is None:
+        return CausalLMOutputWithPast(logits=head(hidden))
+    loss = _FusedLinearCrossEntropy.apply(hidden.view(-1, hidden.shape[-1]), head.weight)
+    return CausalLMOutputWithPast(loss=loss)
