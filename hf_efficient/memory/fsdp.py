@@ -14,7 +14,7 @@ from hf_efficient.memory.fsdp2 import Chunked, ends
 from hf_efficient.memory.reading import Run
 from hf_efficient.memory.record import Recorder, rounded
 from hf_efficient.memory.shares import Shares, Wrap, trained
-from hf_efficient.memory.units import Unit, layer_units, leaf_units, measure, split
+from hf_efficient.memory.units import Unit, layer_units, leaf_units, left_alone, measure, split
 from hf_efficient.memory.weights import Weight
 
 MOMENTS = 2
@@ -28,7 +28,8 @@ def fsdp(model: nn.Module, how: Mapping[str, Any], run: Run, ranks: int) -> Shar
     """
     mixed = getattr(torch, run.autocast) if run.autocast else None
     flat = int(how.get("version", how.get("fsdp_version", 2))) == 1
-    units = _units(model, flat)
+    alone = left_alone(model, str(how.get("ignored_modules") or ""))
+    units = _units(model, flat, alone)
     if not how.get("reshard_after_forward", True):
         for unit in units:
             unit.kept = True
@@ -36,23 +37,24 @@ def fsdp(model: nn.Module, how: Mapping[str, Any], run: Run, ranks: int) -> Shar
     offload = bool(how.get("cpu_offload", how.get("offload_params", False)))
     if offload and flat:
         raise ValueError("FSDP1 with offloaded weights has no estimate: take version 2 in fsdp_config.")
-    updated = [_mine(weight, ranks, mixed, flat=flat) for weight in trained(model)]
+    updated = [w if w.path in alone else _mine(w, ranks, mixed, flat=flat) for w in trained(model)]
     if mixed:
-        for parameter in model.parameters():
-            if parameter.is_floating_point():
+        for name, parameter in model.named_parameters():
+            if name not in alone and parameter.is_floating_point():
                 parameter.data = parameter.data.to(mixed)
+    whole = sum(rounded(p.numel() * p.element_size()) for name, p in model.named_parameters() if name in alone)
     stored, states = sum(unit.shard for unit in units), sum(w.numel * w.dtype.itemsize for w in updated)
     return Shares(
-        weights=(0 if offload else stored) + _beside(model),
+        weights=(0 if offload else stored) + whole + _beside(model),
         updated=updated,
         optimizer=0 if offload else None,
         host=stored + (1 + MOMENTS) * states if offload else 0,
-        wrap=_wrap(units, run, flat=flat, on_host=offload),
+        wrap=_wrap(units, alone, run, flat=flat, on_host=offload),
         assumptions=tuple(_said(run, offload)),
     )
 
 
-def _units(model: nn.Module, flat: bool) -> list[Unit]:
+def _units(model: nn.Module, flat: bool, alone: set[str]) -> list[Unit]:
     layers = layer_units(model)
     if not layers:
         raise ValueError(
@@ -60,15 +62,15 @@ def _units(model: nn.Module, flat: bool) -> list[Unit]:
         )
     if flat:
         frozen = not all(p.requires_grad for p in model.parameters())
-        return split(model, [*(leaf_units(model) if frozen else []), *layers])
-    return split(model, [*layers, *ends(model)])
+        return split(model, [*(leaf_units(model) if frozen else []), *layers], alone)
+    return split(model, [*layers, *ends(model)], alone)
 
 
-def _wrap(units: list[Unit], run: Run, *, flat: bool, on_host: bool) -> Wrap:
+def _wrap(units: list[Unit], alone: set[str], run: Run, *, flat: bool, on_host: bool) -> Wrap:
     reentrant = bool(run.checkpointing and run.checkpointing.get("reentrant"))
 
     def during(model: nn.Module, recorder: Recorder) -> None:
-        here = _units(model, flat)  # of the model that is traced, which has fewer layers
+        here = _units(model, flat, alone)  # of the model that is traced, which has fewer layers
         sizes = {name: unit for unit in units for name in unit.names}
         for unit in here:
             _like(unit, sizes[unit.names[0]])

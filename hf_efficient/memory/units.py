@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -73,9 +74,15 @@ def leaf_units(model: nn.Module) -> list[Unit]:
     ]
 
 
-def split(model: nn.Module, units: Sequence[Unit]) -> list[Unit]:
+def left_alone(model: nn.Module, pattern: str) -> set[str]:
+    """Return the weights in modules whose whole name the regular expression matches, which FSDP leaves as they are."""
+    modules = [name for name, _ in model.named_modules() if pattern and re.fullmatch(pattern, name)]
+    return {name for name, _ in model.named_parameters() if any(name.startswith(f"{one}.") for one in modules)}
+
+
+def split(model: nn.Module, units: Sequence[Unit], alone: set[str]) -> list[Unit]:
     """Give each weight to the innermost of its units, and the rest to a last one, the root, which stays gathered."""
-    taken: set[str] = set()
+    taken = set(alone)
     for unit in sorted(units, key=lambda unit: len(unit.names)):
         unit.names = [name for name in unit.names if name not in taken]
         taken |= set(unit.names)
