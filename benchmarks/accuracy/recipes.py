@@ -55,7 +55,7 @@ def plan_of(row: Row) -> Plan:
         reentrant = {"activation_checkpointing_kwargs": {"use_reentrant": True}}  # the default of transformers 4
         tricks.append(_trick("checkpointing", trainer={"activation_checkpointing": True, **reentrant}))
     if row.sharded:
-        apart = {"ignored_modules": r".*\.(q|k|v|o)_proj"} if row.kernels and row.four_bits else {}
+        apart = {"ignored_modules": r".*\.lora_[AB]"} if row.kernels and row.four_bits else {}
         sharing = {"trainer": {"fsdp_config": {"version": 1, **apart}}, "launch": {"distributed_type": "FSDP"}}
         tricks.append(_trick("sharding", **sharing))
     if row.four_bits:
@@ -92,6 +92,10 @@ def prepared(row: Row, plan: Plan, folder: str) -> torch.nn.Module:
     if type(model).__name__.startswith("GPTBigCode"):
         # With checkpointing it keeps keys and values for a cache that nobody reads: gpt_bigcode alone never switches it off.
         model.config.use_cache = True
+    if row.attention.startswith("flash") and not type(model).__name__.startswith("GPTBigCode"):
+        for module in model.modules():  # before 4.48 a model keeps what it was built with, and makes a mask for sdpa
+            if "_attn_implementation" in vars(module):
+                module._attn_implementation = "flash_attention_2"
     if row.kernels:
         model = fused(model)
     if row.lora_r:
