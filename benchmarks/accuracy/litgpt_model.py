@@ -1,0 +1,234 @@
+"""The model of litgpt with its own LoRA, written anew after litgpt/model.py and litgpt/lora.py, for its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+DROPOUT = 0.05
+"""lora_dropout of litgpt/finetune/lora.py and of the config_hub."""
+CHUNK = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The facts of a model."""
+
+    kind: str
+    width: int
+    layers: int
+    heads: int
+    groups: int
+    head: int
+    inner: int
+    words: int
+    bias: bool
+    parallel: bool
+    shared_norm: bool
+    rotary: float
+    softcap: float | None
+
+    @staticmethod
+    def of(config: dict[str, Any]) -> Shape:
+        """Return the facts of a config.json."""
+        kind = config["model_type"]
+        heads, width = config["num_attention_heads"], config["hidden_size"]
+        parallel = kind in ("phi", "gpt_neox")
+        return Shape(
+            kind=kind,
+            width=width,
+            layers=config["num_hidden_layers"],
+            heads=heads,
+            groups=config.get("num_key_value_heads") or heads,
+            head=config.get("head_dim") or width // heads,
+            inner=config["intermediate_size"],
+            words=config["vocab_size"],
+            bias=parallel,
+            parallel=parallel,
+            shared_norm=kind == "phi",
+            rotary=config.get("partial_rotary_factor") or config.get("rotary_pct") or 1.0,
+            softcap=config.get("attn_logit_softcapping"),
+        )
+
+
+class RMSNorm(nn.Module):
+    """In float32; Gemma's weights are an offset to one."""
+
+    def __init__(self, size: int, offset: bool) -> None:
+        super().__init__()
+        self.weight, self.offset = nn.Parameter(torch.ones(size)), offset
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dtype, x = x.dtype, x.float()
+        normed = (x * torch.rsqrt(torch.mean(x * x, dim=-1, keepdim=True) + 1e-6)).to(dtype)
+        return normed * (1 + self.weight) if self.offset else normed * self.weight
+
+
+class LoRALinear(nn.Module):
+    """A frozen layer, and two small ones whose product is added; rank 0: none."""
+
+    def __init__(self, wide: int, out: int, rank: int, bias: bool) -> None:
+        super().__init__()
+        self.linear, self.rank = nn.Linear(wide, out, bias=bias), rank
+        if rank:
+            self.lora_A, self.lora_B = nn.Parameter(torch.empty(rank, wide)), nn.Parameter(torch.empty(out, rank))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pretrained = self.linear(x)
+        if not self.rank:
+            return pretrained
+        dropped = F.dropout(x, DROPOUT, True)
+        return pretrained + (dropped @ self.lora_A.transpose(0, 1) @ self.lora_B.transpose(0, 1)) * 2.0
+
+
+class LoRAQKV(nn.Module):
+    """Queries, keys and values from one layer; the adapters of some of them are padded with zeros to its width."""
+
+    def __init__(self, s: Shape, rank: int, on: tuple[bool, bool, bool]) -> None:
+        super().__init__()
+        sizes = (s.heads * s.head, s.groups * s.head, s.groups * s.head)
+        self.linear, self.on = nn.Linear(s.width, sum(sizes), bias=s.bias), on
+        self.sizes, self.out, self.grouped = [n for n, each in zip(sizes, on, strict=True) if each], sum(sizes), s.groups != s.heads
+        self.lora_A = nn.Parameter(torch.empty(rank * sum(on), s.width))
+        self.lora_B = nn.Parameter(torch.empty(sum(self.sizes), rank))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pretrained = self.linear(x)
+        small = F.linear(F.dropout(x, DROPOUT, True), self.lora_A).transpose(-2, -1)
+        weight = self.lora_B.unsqueeze(-1)
+        if self.grouped:
+            parts = zip(small.chunk(sum(self.on), dim=1), weight.split(self.sizes), strict=True)
+            wide = torch.cat([F.conv1d(a, b) for a, b in parts], dim=1)
+        else:
+            wide = F.conv1d(small, weight, groups=sum(self.on))
+        return pretrained + self.padded(wide.transpose(-2, -1)) * 2.0
+
+    def padded(self, x: torch.Tensor) -> torch.Tensor:
+        if all(self.on):
+            return x
+        x = x.transpose(0, 1)
+        zeros = x.new_zeros((*x.shape[:-1], self.out)).view(-1, self.out)
+        index = torch.zeros(sum(self.sizes), dtype=torch.long)
+        made = zeros.index_copy(1, index, x.reshape(-1, sum(self.sizes)))
+        return made.view(*x.shape[:-1], self.out).transpose(0, 1)
+
+
+class Attention(nn.Module):
+    def __init__(self, s: Shape, rank: int, on: set[str]) -> None:
+        super().__init__()
+        self.s = s
+        self.attn = LoRAQKV(s, rank, ("q" in on, "k" in on, "v" in on))
+        self.proj = LoRALinear(s.heads * s.head, s.width, rank if "o" in on else 0, s.bias)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        s, (rows, length, _) = self.s, x.shape
+        each = s.heads // s.groups
+        qkv = self.attn(x).view(rows, length, s.groups, each + 2, s.head).permute(0, 2, 3, 1, 4)
+        q, k, v = qkv.split((each, 1, 1), dim=2)
+        if s.groups != s.heads:
+            k, v = (t.expand(rows, s.groups, each, length, s.head) for t in (k, v))
+        q, k, v = (t.reshape(rows, -1, length, s.head) for t in (q, k, v))
+        turned = int(s.rotary * s.head)
+        q, k = (torch.cat((rope(t[..., :turned], cos, sin), t[..., turned:]), dim=-1) for t in (q, k))
+        y = capped(q, k, v, s.softcap) if s.softcap else F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.proj(y.transpose(1, 2).reshape(rows, length, s.heads * s.head))
+
+
+def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    rotated = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return ((x * cos) + (rotated * sin)).to(x.dtype)
+
+
+def capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cap: float) -> torch.Tensor:
+    """Attention by hand, as Gemma 2's capped scores need it."""
+    scores = torch.tanh((q @ k.mT * 0.1) / cap) * cap
+    scores = scores + torch.ones(q.shape[2], q.shape[2], dtype=q.dtype).triu(diagonal=1)
+    return F.softmax(scores, dim=-1, dtype=torch.float).to(q.dtype) @ v
+
+
+class MLP(nn.Module):
+    def __init__(self, s: Shape, rank: int) -> None:
+        super().__init__()
+        self.kind = s.kind
+        self.fc_1 = LoRALinear(s.width, s.inner, rank, s.bias)
+        self.fc_2 = LoRALinear(s.width, s.inner, rank, s.bias) if not s.parallel else None
+        self.proj = LoRALinear(s.inner, s.width, rank, s.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.fc_2 is None:
+            return self.proj(F.gelu(self.fc_1(x), approximate="tanh" if self.kind == "phi" else "none"))
+        first, second = self.fc_1(x), self.fc_2(x)
+        return self.proj((F.gelu(first, approximate="tanh") if "gemma" in self.kind else F.silu(first)) * second)
+
+
+class Block(nn.Module):
+    def __init__(self, s: Shape, rank: int, on: set[str]) -> None:
+        super().__init__()
+        self.s = s
+        self.norm_1, self.attn = norm(s), Attention(s, rank, on)
+        self.norm_2 = None if s.shared_norm else norm(s)
+        self.mlp = MLP(s, rank if "mlp" in on else 0)
+        self.after = nn.ModuleList([norm(s), norm(s)]) if s.kind == "gemma2" else None
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        first = self.norm_1(x)
+        h = self.attn(first, cos, sin)
+        if self.after is not None:
+            h = self.after[0](h)
+        if self.s.parallel:
+            return self.mlp(first if self.norm_2 is None else self.norm_2(x)) + h + x
+        x = h + x
+        out = self.mlp(self.norm_2(x))
+        return (self.after[1](out) if self.after is not None else out) + x
+
+
+def norm(s: Shape) -> nn.Module:
+    return nn.LayerNorm(s.width) if s.parallel else RMSNorm(s.width, "gemma" in s.kind)
+
+
+class GPT(nn.Module):
+    """The whole model; its head has weights of its own, and logits and loss come in pieces of 128 tokens."""
+
+    _no_split_modules = ("Block",)
+
+    def __init__(self, s: Shape, rank: int, targets: tuple[str, ...]) -> None:
+        super().__init__()
+        on = set(targets)
+        self.s = s
+        self.lm_head = LoRALinear(s.width, s.words, rank if "lm_head" in on else 0, s.kind == "phi")
+        self.wte = nn.Embedding(s.words, s.width)
+        self.h = nn.ModuleList(Block(s, rank, on) for _ in range(s.layers))
+        self.ln_f = norm(s)
+        self.gradient_checkpointing = False
+
+    def forward(self, idx: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
+        turned = int(self.s.rotary * self.s.head)
+        cos, sin = (torch.empty(idx.shape[1], turned, dtype=torch.float32) for _ in range(2))
+        x = self.wte(idx)
+        if "gemma" in self.s.kind:
+            x = x * 45.0
+        for block in self.h:
+            x = self._gradient_checkpointing_func(block.__call__, x, cos, sin) if self.gradient_checkpointing else block(x, cos, sin)
+        x = self.ln_f(x)
+        logits = [self.capped(self.lm_head(part)) for part in x.split(CHUNK, dim=1)]
+        logits = [piece.float() for piece in logits]  # Fabric's convert_output, when the model is left
+        return {"loss": loss_of(logits, labels), "logits": logits}
+
+    def capped(self, logits: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(logits / 30.0) * 30.0 if self.s.softcap else logits
+
+
+def loss_of(logits: list[torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+    """Return the loss, a piece at a time: chunked_cross_entropy."""
+    short = [*logits[:-1], logits[-1][..., :-1, :]]
+    targets = labels[..., 1:].split(CHUNK, dim=1)
+    pieces = [
+        F.cross_entropy(piece.reshape(-1, piece.shape[-1]), target.reshape(-1), reduction="none")
+        for piece, target in zip(short, targets, strict=True)
+    ]
+    return torch.cat(pieces).sum() / labels.numel()
