@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import direct
 import torch
@@ -33,11 +34,13 @@ def traced(row: Row, config: Path) -> Any:
     if row.four_bits:
         quantize(model, double=row.double)
     checkpointed = {"every_n_layers": 1, "offload": False, "reentrant": False} if row.checkpointing else None
-    run = Run(optimizer={"name": "adamw_torch"}, max_grad_norm=0.0, checkpointing=checkpointed)
+    run = Run(optimizer={"name": "adamw_torch"}, max_grad_norm=0.0, checkpointing=checkpointed, accumulation=row.accumulation)
     shares = fsdp(model, {"version": 1}, run, row.ranks) if row.sharded else None
     model.gradient_checkpointing = row.checkpointing
     step = Step(keep_outputs=True, checkpointing=row.checkpointing)
-    return direct.peak(model, direct.tokens(row), run, step=step, shares=shares, update=False)
+    # the longest sample comes first, and before it there are no gradients
+    with patch("hf_efficient.memory.units.keep_whole_gradients", lambda *_: None):
+        return direct.peak(model, direct.tokens(row), run, step=step, shares=shares, update=False)
 
 
 class _Product(torch.autograd.Function):

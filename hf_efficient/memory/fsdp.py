@@ -67,6 +67,7 @@ def _units(model: nn.Module, flat: bool, alone: set[str]) -> list[Unit]:
 
 
 def _wrap(units: list[Unit], alone: set[str], run: Run, *, flat: bool, on_host: bool) -> Wrap:
+    accumulating = run.accumulation > 1
     reentrant = bool(run.checkpointing and run.checkpointing.get("reentrant"))
 
     def during(model: nn.Module, recorder: Recorder) -> None:
@@ -75,9 +76,9 @@ def _wrap(units: list[Unit], alone: set[str], run: Run, *, flat: bool, on_host: 
         for unit in here:
             _like(unit, sizes[unit.names[0]])
         if flat:
-            Flat(model, recorder, here, reentrant=reentrant)
+            Flat(model, recorder, here, reentrant=reentrant, accumulating=accumulating)
         else:
-            Chunked(model, recorder, here, on_host=on_host)
+            Chunked(model, recorder, here, on_host=on_host, accumulating=accumulating)
 
     return during
 
@@ -108,7 +109,7 @@ def _said(run: Run, offload: bool) -> list[str]:
     said = []
     if run.accumulation > 1:
         said.append(
-            "Whole gradients stay on the card between the micro-batches of an update; the figure is that of the last one."
+            "Whole gradients stay on the card between the micro-batches of an update, in the dtype of the computation."
         )
     if offload:
         said.append("The update happens in host memory, with two moments for each weight; host memory is that of one rank.")

@@ -21,11 +21,15 @@ class Flat:
     `register_multi_grad_hook` keeps the node that accumulates the gradient of the checkpoint's detached input.
     """
 
-    def __init__(self, model: nn.Module, recorder: Recorder, units: Sequence[Unit], *, reentrant: bool) -> None:
+    def __init__(
+        self, model: nn.Module, recorder: Recorder, units: Sequence[Unit], *, reentrant: bool, accumulating: bool
+    ) -> None:
         self.model, self.recorder, self.units, self.root = model, recorder, units, units[-1]
-        self.reentrant = reentrant
+        self.reentrant, self.accumulating = reentrant, accumulating
         self.order: list[Unit] = []
         """In which the units leave the forward pass."""
+        self.mine: set[Unit] = set()
+        """Gathered by their own forward pass."""
         self.kept: list[torch.Tensor] = []
         u.hook(units, self.before, self.after)
         u.on_gradients(model, units, self.arrived)
@@ -39,9 +43,11 @@ class Flat:
 
     def before(self, unit: Unit, inputs: Any) -> None:
         """Gather for the forward pass, or for its repetition."""
-        self._mine = "weights" not in unit.held
-        self.gather(unit)
-        unit.held.setdefault("mine", (0, 0)) if self._mine else None
+        if "weights" not in unit.held:
+            self.gather(unit)
+            self.mine.add(unit)
+        if unit is self.root and self.accumulating:
+            u.keep_whole_gradients(self.units, self.recorder)
         entered = u.first_tensor(inputs)
         if unit.trained or entered is None or not torch.is_grad_enabled():
             return
@@ -52,7 +58,8 @@ class Flat:
 
     def after(self, unit: Unit, inputs: Any, out: Any) -> None:
         """Let the weights go again, and come back when the gradient of the output is there."""
-        mine = unit.held.pop("mine", None)
+        mine = unit in self.mine
+        self.mine.discard(unit)
         if self.recorder.phase == "forward":
             self.order.append(unit)
         left = u.first_tensor(out)
@@ -60,7 +67,7 @@ class Flat:
             if left is not None:
                 u.at_the_end(left, lambda: self.prefetch(unit), self.end)
             return
-        if mine is not None:
+        if mine and not unit.kept:
             unit.go(self.recorder, "weights")
         if left is not None and torch.is_grad_enabled():
             left.register_hook(lambda _: self.backward(unit))
@@ -80,17 +87,25 @@ class Flat:
         """Reduce a unit's gradients when the last of them is there."""
         if unit.missing:
             return
-        unit.come(self.recorder, "flat gradient", unit.gathered, "bucket")
+        first = self.accumulating and "whole gradient" not in unit.held
+        unit.come(self.recorder, "whole gradient" if first else "flat gradient", unit.gathered, "gradient")
         for parameter in u.gradients_of(self.model, unit):
             parameter.grad = None
         unit.go(self.recorder, "weights")
+        if not self.accumulating:
+            self.reduce(unit)
+        unit.go(self.recorder, "flat gradient")
+
+    def reduce(self, unit: Unit) -> None:
+        """Keep one rank's part of a gradient."""
         unit.come(self.recorder, "reduced", unit.part, "bucket")
-        unit.held.pop("gradient", None)
         unit.come(self.recorder, "gradient", unit.shard, "gradient")
-        unit.go(self.recorder, "reduced", "flat gradient")
+        unit.go(self.recorder, "reduced", "whole gradient")
 
     def end(self) -> None:
         """Let everything go that is still gathered."""
         for unit in self.units:
             unit.go(self.recorder, "weights")
+            if "whole gradient" in unit.held:
+                self.reduce(unit)
         self.kept.clear()

@@ -42,9 +42,11 @@ class Chunked:
     gathered while one computes, and what is reduced lives until the next is reduced.
     """
 
-    def __init__(self, model: nn.Module, recorder: Recorder, units: Sequence[Unit], *, on_host: bool) -> None:
+    def __init__(
+        self, model: nn.Module, recorder: Recorder, units: Sequence[Unit], *, on_host: bool, accumulating: bool
+    ) -> None:
         self.model, self.recorder, self.units, self.root = model, recorder, units, units[-1]
-        self.on_host = on_host
+        self.on_host, self.accumulating = on_host, accumulating
         self.order: list[Unit] = []
         self.last: Unit | None = None
         """Whose buffer is still there."""
@@ -62,6 +64,8 @@ class Chunked:
         """Gather for the forward pass; the buffer of the unit before goes when the weights are copied out."""
         if self.recorder.phase == "recompute" or "weights" in unit.held:
             return
+        if unit is self.root and self.accumulating:
+            u.keep_whole_gradients(self.units, self.recorder)
         self.receive(unit)
         unit.come(self.recorder, "weights", unit.gathered)
         if self.last is not None and self.last is not unit:
@@ -107,18 +111,23 @@ class Chunked:
             self.receive(following)
 
     def done(self, unit: Unit) -> None:
-        """Reduce a unit's gradients."""
+        """Let a unit's weights go, whose gradients are there."""
         unit.go(self.recorder, "weights")
-        if not unit.trained:
-            return
+        for parameter in u.gradients_of(self.model, unit) if self.accumulating else ():
+            parameter.grad = None
+        if unit.trained and not self.accumulating:
+            self.reduce(unit)
+
+    def reduce(self, unit: Unit) -> None:
+        """Copy a unit's gradients into one that is reduced; it stays until the next is."""
         if self.reducing is not None:
             self.reducing.go(self.recorder, "to reduce")
         unit.come(self.recorder, "to reduce", unit.gathered, "bucket")
         for parameter in u.gradients_of(self.model, unit):
             parameter.grad = None
+        unit.go(self.recorder, "whole gradient")
         unit.come(self.recorder, "reduced", unit.part, "bucket")
         if not self.on_host:
-            unit.held.pop("gradient", None)
             unit.come(self.recorder, "gradient", unit.shard, "gradient")
         unit.go(self.recorder, "reduced")
         self.reducing = unit
@@ -126,8 +135,8 @@ class Chunked:
     def end(self) -> None:
         """Reduce what is left, and let everything go."""
         for unit in reversed(self.order):
-            if "gradient" not in unit.held and any(True for _ in u.gradients_of(self.model, unit)):
-                self.done(unit)
+            if "whole gradient" in unit.held or any(True for _ in u.gradients_of(self.model, unit)):
+                self.reduce(unit)
             unit.go(self.recorder, "weights", "buffer")
         if self.reducing is not None:
             self.reducing.go(self.recorder, "to reduce")

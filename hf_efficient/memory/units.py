@@ -157,6 +157,12 @@ def on_gradients(model: nn.Module, units: Sequence[Unit], arrived: Callable[[Uni
                 weights[name].register_post_accumulate_grad_hook(partial(one, unit, name))
 
 
+def keep_whole_gradients(units: Sequence[Unit], recorder: Recorder) -> None:
+    """Note the gradients of earlier micro-batches, which are neither reduced nor cut before the last of an update."""
+    for unit in units:
+        unit.come(recorder, "whole gradient", unit.gathered if unit.trained else 0, "gradient")
+
+
 def gradients_of(model: nn.Module, unit: Unit) -> Iterator[torch.nn.Parameter]:
     """Yield the weights of a unit that have a gradient."""
     weights = dict(model.named_parameters())
