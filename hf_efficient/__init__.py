@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hf_efficient.emit.model import peft_config as peft_config
     from hf_efficient.emit.trainer import training_arguments as training_arguments
     from hf_efficient.machine import Machine as Machine
+    from hf_efficient.memory.estimate import estimate as estimate
+    from hf_efficient.memory.results import Batch as Batch
     from hf_efficient.merge import make_plan as make_plan
     from hf_efficient.merge import preset as preset
     from hf_efficient.promises.verify import verify as verify
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
     from hf_efficient.train.windows import windows as windows
 
 _WHERE = {
+    "Batch": "memory.results",
     "Machine": "machine",
     "add_adapter": "emit.model",
     "clip": "emit.loop",
     "dataloader_keywords": "emit.loop",
+    "estimate": "memory.estimate",
     "exact_accumulation": "train.accumulation",
     "make_accelerator": "emit.loop",
     "make_collator": "train.collator",

@@ -41,7 +41,7 @@ def peak(
     depth = [stack.layers for stack in stacks(model)]
     cut = whole_step(model, inputs, step)
     ended = whole.updated(run, shares if update else replace(shares, optimizer=0))
-    standing = whole._standing(shares, ended, step, cut)
+    standing = whole._standing(shares, ended, step)
     happenings = [*whole._happenings(cut, depth), *(whole._ending(cut, ended, shares) if late else ())]
     made = timeline(happenings, standing, None)
     return SimpleNamespace(

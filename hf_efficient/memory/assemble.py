@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from hf_efficient.wording import one_sentence
 EAGER = "eager"
 
 
-def assemble(plan: Plan, run: Run, model: Any) -> nn.Module:
+def assemble(plan: Plan, run: Run, model: Any, *, prepared_for_kbit: bool = False) -> nn.Module:
     """Return the model that would train, on meta tensors: loaded, quantized, with its adapter and checkpointing.
 
     `model`: a Hub id, a folder, a configuration, or a module of yours, which is copied without its data.
@@ -34,6 +35,8 @@ def assemble(plan: Plan, run: Run, model: Any) -> nn.Module:
     else:
         config = load_config(str(model)) if isinstance(model, (str, Path)) else model
         built = _built(copy.deepcopy(config), run)
+    if prepared_for_kbit:
+        built = _prepared(built)
     if run.kernels.get("fused_linear_cross_entropy"):
         require_head(plan, built)
         fuse_loss(built)
@@ -86,6 +89,17 @@ def _keep_in_float32(model: Any, dtype: torch.dtype) -> None:
             parameter.data = parameter.data.float()
 
 
+def _prepared(model: nn.Module) -> nn.Module:
+    if not getattr(model, "is_loaded_in_4bit", False):
+        raise ValueError(
+            "prepare_model_for_kbit_training is for weights in 4 bits, and these are not: add qlora to the plan."
+        )
+    from peft import prepare_model_for_kbit_training
+
+    prepared: nn.Module = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    return prepared
+
+
 def _checkpoint(model: Any, how: Any) -> None:
     """Switch activation checkpointing on, as Trainer does; how it computes again is the tracer's."""
     kind = {"use_reentrant": False}
@@ -94,3 +108,16 @@ def _checkpoint(model: Any, how: Any) -> None:
         model.activation_checkpointing_enable(kind, **every)
     else:
         model.gradient_checkpointing_enable(kind)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from remarks on a model that nobody trains here."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

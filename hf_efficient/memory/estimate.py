@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from hf_efficient.effective_batch import at_processes
 from hf_efficient.machine import Machine
-from hf_efficient.memory.assemble import assemble
+from hf_efficient.memory.assemble import assemble, quiet
+from hf_efficient.memory.build import body_of
+from hf_efficient.memory.changes import cheapest
 from hf_efficient.memory.extend import BETWEEN, Segment
 from hf_efficient.memory.fit import judged
 from hf_efficient.memory.fsdp import fsdp
@@ -21,6 +24,7 @@ from hf_efficient.memory.inputs import batch_for
 from hf_efficient.memory.later import evaluation
 from hf_efficient.memory.optimizers import Update, check, update
 from hf_efficient.memory.reading import Run, read
+from hf_efficient.memory.record import Event
 from hf_efficient.memory.results import GIB, PARTS, Batch, Estimate
 from hf_efficient.memory.shares import Shares, counted, vocabulary, whole
 from hf_efficient.memory.stacks import stacks
@@ -29,6 +33,7 @@ from hf_efficient.memory.timeline import Happening, moments, timeline
 from hf_efficient.memory.whole import whole_step
 from hf_efficient.memory.zero import zero
 from hf_efficient.plan import Plan, require_plan
+from hf_efficient.train.undisturbed import random_numbers_kept
 
 WORKSPACES = 2 * (4096 * 2 + 16 * 8) * 1024
 """cuBLAS's workspaces of the forward and the backward thread, 8.125 MiB each; torch.cuda's CUBLAS_WORKSPACE_CONFIG."""
@@ -46,24 +51,47 @@ def estimate(
     batch: Batch,
     machine: Machine | None = None,
     gpus: int = 1,
-    capability: tuple[int, int] | None = None,
+    prepared_for_kbit: bool = False,
 ) -> Estimate:
     """Return the memory of one training step of `model` under `plan`, traced without data and without a GPU.
 
     `model`: a Hub id, a folder with a config.json, a configuration, or a module of yours, which stays as it is.
-    `batch`: rows and lengths of one micro-batch on one GPU. `machine`: the card to fit; without it `cards` says which do.
-    `gpus`: ranks; the figures are those of one. `capability`: of the card, where no machine is named.
+    `batch`: rows and lengths of one micro-batch on one GPU. `machine`: the card to fit; without it `cards` says which
+    do.
+    `gpus`: ranks; the figures are those of one. `prepared_for_kbit`: 4-bit weights went through PEFT's
+    `prepare_model_for_kbit_training`, as SFTTrainer lets them, which makes everything else float32.
 
     Raises ValueError for what cannot be built, a forward pass that depends on data, and impossible batches.
     """
     require_plan(plan)
     _check(batch, gpus)
-    run = read(plan)
-    check(run.optimizer["name"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by old names
-        warnings.simplefilter("ignore", UserWarning)
-        return _estimated(plan, run, model, batch, machine, gpus, capability)
+
+    def again(plan: Plan, batch: Batch) -> Estimate:
+        asked = _Asked(_settled(plan, batch, gpus), model, batch, machine, gpus, prepared_for_kbit)
+        with warnings.catch_warnings(), quiet(), random_numbers_kept():
+            warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by old names
+            warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return _estimated(asked)
+
+    found = again(plan, batch)
+    return replace(found, changes=tuple(cheapest(plan, batch, found, again))) if found.fits is False else found
+
+
+class _Asked(NamedTuple):
+    plan: Plan
+    model: Any
+    batch: Batch
+    machine: Machine | None
+    gpus: int
+    prepared_for_kbit: bool
+
+
+def _settled(plan: Plan, batch: Batch, gpus: int) -> Plan:
+    """Return the plan with this batch, and the accumulation that its effective batch takes."""
+    if plan["loop"].get("effective_batch"):
+        plan = plan.override("trainer", {"per_device_train_batch_size": batch.size}, by="you")
+    return at_processes(plan, gpus)
 
 
 def _check(batch: Batch, gpus: int) -> None:
@@ -77,40 +105,21 @@ def _check(batch: Batch, gpus: int) -> None:
         raise ValueError(f"gpus={gpus} is no number of GPUs, because one is the least: pass gpus=1.")
 
 
-def _estimated(
-    plan: Plan,
-    run: Run,
-    model: Any,
-    batch: Batch,
-    machine: Machine | None,
-    gpus: int,
-    capability: tuple[int, int] | None,
-) -> Estimate:
-    built = assemble(plan, run, model)
-    name = getattr(getattr(built, "config", None), "name_or_path", "") or type(built).__name__
-    shares = share_out(built, run, gpus)
+def _estimated(asked: _Asked) -> Estimate:
+    plan, batch, machine = asked.plan, asked.batch, asked.machine
+    run = read(plan)
+    check(run.optimizer["name"])
+    built = assemble(plan, run, asked.model, prepared_for_kbit=asked.prepared_for_kbit)
+    shares = share_out(built, run, asked.gpus)
+    how = _how(run, shares, machine)
     params, trainable = counted(built)
-    capability = machine.capability if machine else capability
-    how = Step(
-        autocast=getattr(torch, run.autocast) if run.autocast and run.engine != "DEEPSPEED" else None,
-        checkpointing=run.checkpointing is not None,
-        offload=bool(run.checkpointing and run.checkpointing["offload"]),
-        reentrant=bool(run.checkpointing and run.checkpointing["reentrant"]),
-        accumulating=run.accumulation > 1 and shares.wrap is None,
-        flash=not capability or capability >= (8, 0) or machine is not None and machine.accelerator == "rocm",
-        package=run.flash,
-        wrap=shares.wrap,
-    )
-    spare = copy.deepcopy(built) if batch.eval_size else None
     depth = [stack.layers for stack in stacks(built)]
-    vocabulary_size = vocabulary(built)
-    cut = whole_step(built, lambda m: batch_for(m, batch), how)
+    cut = whole_step(built, lambda model: batch_for(model, batch), how)
     ended = updated(run, shares)
-    standing = _standing(shares, ended, how, cut)
-    happenings = [*_happenings(cut, depth), *_ending(cut, ended, shares)]
-    made = timeline(happenings, standing, vocabulary_size)
+    standing = _standing(shares, ended, how)
+    made = timeline([*_happenings(cut, depth), *_ending(cut, ended, shares)], standing, vocabulary(built))
     found = Estimate(
-        model=name if isinstance(model, (nn.Module,)) or not isinstance(model, str) else model,
+        model=_name(asked.model, built),
         plan=" ".join(trick.name for trick in plan.tricks),
         batch=batch,
         params=params,
@@ -119,12 +128,31 @@ def _estimated(
         breakdown={part: made.parts[part][made.peak] / GIB for part in PARTS},
         peak_at=made.label,
         host_gib=(shares.host + ended.host + sum(how.host)) / GIB,
-        moments=moments(made),
-        assumptions=(*ALWAYS, *run.assumptions, *shares.assumptions, *ended.notes),
+        moments=moments(made) | _later(run, batch, built, standing, how),
+        assumptions=(*ALWAYS, *run.assumptions, *how.said, *shares.assumptions, *ended.notes),
         timeline=made,
     )
-    found = replace(found, moments={**found.moments, **_later(run, batch, spare, standing, how)})
     return judged(found, machine)
+
+
+def _name(model: Any, built: Any) -> str:
+    if isinstance(model, (str, Path)):
+        return str(model)
+    return getattr(getattr(built, "config", None), "name_or_path", "") or type(body_of(built)).__name__
+
+
+def _how(run: Run, shares: Shares, machine: Machine | None) -> Step:
+    checkpointing = run.checkpointing or {}
+    return Step(
+        autocast=getattr(torch, run.autocast) if run.autocast and run.engine != "DEEPSPEED" else None,
+        checkpointing=run.checkpointing is not None,
+        offload=bool(checkpointing.get("offload")),
+        reentrant=bool(checkpointing.get("reentrant")),
+        accumulating=run.accumulation > 1 and shares.wrap is None,
+        flash=machine is None or machine.capability >= (8, 0) or machine.accelerator == "rocm",
+        package=run.flash,
+        wrap=shares.wrap,
+    )
 
 
 def share_out(model: nn.Module, run: Run, gpus: int) -> Shares:
@@ -147,7 +175,7 @@ def updated(run: Run, shares: Shares) -> Update:
     return update(run.optimizer["name"], shares.updated, mode=mode, max_grad_norm=run.max_grad_norm, **keywords)
 
 
-def _standing(shares: Shares, ended: Update, how: Step, cut: list[Segment]) -> dict[str, int]:
+def _standing(shares: Shares, ended: Update, how: Step) -> dict[str, int]:
     """Return the bytes that are there all through the step, by part."""
     there = sum(w.numel * w.dtype.itemsize for w in shares.updated) if how.accumulating else 0
     return {
@@ -170,21 +198,20 @@ def _ending(cut: list[Segment], ended: Update, shares: Shares) -> Iterator[Happe
     offset = max((event.key for segment in cut for event in segment.events), default=0) + 1
     for event in ended.events:
         yield Happening(event._replace(key=event.key + offset), -1, 0)
-    last = offset + max((event.key for event in ended.events), default=0) + 1
+    last = offset + max((event.key for event in ended.events), default=0) + 2
+    yield Happening(Event(last - 1, 0, "optimizer"), -1, 0)  # so that an update which takes nothing is a moment too
     for place, size in enumerate(shares.passing.values()):
-        from hf_efficient.memory.record import Event
-
         yield Happening(Event(last + place, size, "optimizer"), -1, 0)
         yield Happening(Event(last + place, -size, "optimizer"), -1, 0)
 
 
-def _later(run: Run, batch: Batch, spare: nn.Module | None, standing: dict[str, int], how: Step) -> dict[str, float]:
+def _later(run: Run, batch: Batch, model: nn.Module, standing: dict[str, int], how: Step) -> dict[str, float]:
     """Return the peaks of what does not happen in a step: evaluation, and loading a checkpoint to go on.
 
     Trainer reads a checkpoint to the host; the state is on the card once (`Trainer._load_optimizer_and_scheduler`).
     """
     states = sum(standing.values()) - standing["gradients"]
     found = {"resume": states / GIB}
-    if spare is not None:
-        found["evaluation"] = (states + evaluation(spare, run, batch, how)) / GIB
+    if batch.eval_size:
+        found["evaluation"] = (states + evaluation(model, run, batch, how)) / GIB
     return found

@@ -138,14 +138,16 @@ class _Longer:
             if freed is None:
                 key = self.keys[(segment.phase, unit), number]
                 number += 1
-            elif isinstance(freed, int) or (segment.unit == unit == 1 and freed[1] < 0):
-                key = event.key
-            elif unit == self._long(2) and freed[1] > 0:
+            elif isinstance(freed, int) or self._at_an_end(unit, freed[1]):
                 key = event.key
             else:
                 key = self.keys[(freed[0], unit + freed[1]), freed[2]]
             events.append(event._replace(key=key))
         return Segment(segment.phase, self.stack, unit, events)
+
+    def _at_an_end(self, unit: int, further: int) -> bool:
+        """Say whether what the first or the last of the like units frees lies beyond them, as in the short trace."""
+        return (unit == 1 and further < 0) or (unit == self._long(2) and further > 0)
 
     def _let_go(self, out: list[Segment]) -> list[Segment]:
         """Free what the copies leave behind where the second unit's goes."""

@@ -8,7 +8,7 @@ from hf_efficient.machine import Machine, cards
 from hf_efficient.memory.results import CardFit, Estimate
 
 CONTEXT_GIB = 0.75
-"""What CUDA's context and kernels take before the first tensor: 0.4 to 1.3 GiB in published runs, by card and release."""
+"""What CUDA's context and kernels take before the first tensor: 0.4 to 1.3 GiB as published, by card and release."""
 RESERVED = 1.05
 """What the caching allocator holds for each byte that is allocated, at the least in most published runs."""
 

@@ -32,7 +32,8 @@ def _flash_attention_forward(
         states = [state.to(target_dtype or torch.bfloat16) for state in states]
     if attention_mask is not None:
         states = [state.clone() for state in states]
-    out = attention(*(state.transpose(1, 2) for state in states)).transpose(1, 2)
+    query, key, value = (state.transpose(1, 2) for state in states)
+    out = attention(query, key, value).transpose(1, 2)
     return out.clone() if attention_mask is not None else out
 
 

@@ -86,7 +86,7 @@ def _wrap(units: list[Unit], alone: set[str], run: Run, *, flat: bool, on_host: 
 def _like(unit: Unit, measured: Unit) -> None:
     """Take over the bytes; layers are alike, and the shortened model has the first of them."""
     unit.gathered, unit.part, unit.shard = measured.gathered, measured.part, measured.shard
-    unit.trained, unit.kept = measured.trained, measured.kept
+    unit.trained, unit.frozen, unit.kept = measured.trained, measured.frozen, measured.kept
 
 
 def _mine(weight: Weight, ranks: int, mixed: torch.dtype | None, *, flat: bool) -> Weight:

@@ -87,11 +87,12 @@ class Flat:
         """Reduce a unit's gradients when the last of them is there."""
         if unit.missing:
             return
+        unit.come(self.recorder, "zeros", unit.frozen, "bucket")  # for weights beside trained ones in one flat tensor
         first = self.accumulating and "whole gradient" not in unit.held
         unit.come(self.recorder, "whole gradient" if first else "flat gradient", unit.gathered, "gradient")
         for parameter in u.gradients_of(self.model, unit):
             parameter.grad = None
-        unit.go(self.recorder, "weights")
+        unit.go(self.recorder, "zeros", "weights")
         if not self.accumulating:
             self.reduce(unit)
         unit.go(self.recorder, "flat gradient")

@@ -12,12 +12,12 @@ from torch import nn
 class _FusedLinearCrossEntropy(torch.autograd.Function):
     """The gradients of hidden states and head are made in the forward pass and kept; logits exist a piece at a time.
 
-    A piece has as many rows as keep it about as large as the hidden states. Source: `fused_linear_cross_entropy_forward`
-    in liger-kernel 0.8, ops/fused_linear_cross_entropy.py.
+    A piece is about as large as the hidden states. Source: liger-kernel 0.8, ops/fused_linear_cross_entropy.py.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Go through the pieces; hidden: rows x width, weight: vocabulary x width."""
         rows, width = hidden.shape
         pieces = -(-weight.shape[0] // width)
         piece = min(rows, 1 << (-(-rows // pieces) - 1).bit_length())
@@ -33,6 +33,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Hand out what the forward pass kept."""
         kept = ctx.saved_tensors
         return kept[0], kept[1] if len(kept) > 1 else None
 

@@ -27,8 +27,8 @@ def longest(config: Any) -> int | None:
 def batch_for(model: nn.Module, batch: Batch, *, labels: bool = True) -> dict[str, torch.Tensor]:
     """Return a micro-batch for the head of `model`, of tensors made where this is called.
 
-    Text is batch.size x batch.seq_len tokens; images and sounds are as the configuration says. Raises ValueError where a
-    length is missing or longer than the model reads, and for a head that no rows can be made for.
+    Text is batch.size x batch.seq_len tokens; images and sounds are as the configuration says. Raises ValueError where
+    a length is missing or longer than the model reads, and for a head that no rows can be made for.
     """
     inner: Any = body_of(model)
     kind = row_kind(inner)
@@ -61,9 +61,7 @@ def _ids(*shape: int) -> torch.Tensor:
 def _text(inner: Any, kind: str, batch: Batch) -> dict[str, torch.Tensor]:
     rows, length = batch.size, _length(inner, batch)
     shape = (rows, CHOICES, length) if kind == "choice" else (rows, length)
-    values = {"input_ids": _ids(*shape)}
-    if batch.padding:
-        values["attention_mask"] = torch.ones(shape, dtype=torch.long)
+    values = {"input_ids": _ids(*shape), "attention_mask": _mask(shape, batch.padding)}
     if kind == "answer":
         return values | {"start_positions": _ids(rows), "end_positions": _ids(rows)}
     if kind == "target":
@@ -73,6 +71,15 @@ def _text(inner: Any, kind: str, batch: Batch) -> dict[str, torch.Tensor]:
     if kind in ("sequence", "choice"):
         return values | {"labels": _class_labels(inner, rows, kind)}
     return values | {"labels": _ids(rows, length)}
+
+
+def _mask(shape: tuple[int, ...], padding: bool) -> torch.Tensor:
+    """Return a mask of ones; with padding, the last token of every row but the first is one of padding."""
+    with _disable_current_modes():
+        mask = torch.ones(shape, dtype=torch.long)
+        if padding:
+            mask[1:, ..., -1] = 0
+    return without_data(mask)
 
 
 def _class_labels(inner: Any, rows: int, kind: str) -> torch.Tensor:
@@ -105,7 +112,10 @@ def _others(inner: Any, kind: str, batch: Batch) -> dict[str, torch.Tensor]:
 def _repeated(one: torch.Tensor, rows: int, joined: bool, dtype: torch.dtype) -> torch.Tensor:
     shape = (rows * one.shape[0], *one.shape[1:]) if joined else (rows, *one.shape)
     if one.is_floating_point():
-        return torch.empty(shape, dtype=dtype)
+        made = torch.empty(shape, dtype=dtype)
+        with _disable_current_modes():
+            made._value = torch.ones((), dtype=dtype).expand(shape)  # type: ignore[attr-defined]
+        return made
     with _disable_current_modes():
         real = torch.cat([one] * rows) if joined else torch.stack([one] * rows)
     return without_data(real)

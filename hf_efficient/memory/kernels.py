@@ -19,12 +19,14 @@ class _Flash(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Keep q, k, v, the output and the row sums."""
         out = torch.empty_like(q)
         ctx.save_for_backward(q, k, v, out, torch.empty(q.shape[:3], dtype=torch.float32))
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Make the three gradients, and what their sums take in passing."""
         q, k, v, _, logsumexp = ctx.saved_tensors
         _passing: list[torch.Tensor] = [torch.empty(q.shape, dtype=torch.float32), torch.empty_like(logsumexp)]
         if q.shape[1] != k.shape[1]:
@@ -40,6 +42,7 @@ class _Efficient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Keep what flash attention keeps, and the bias."""
         out = q.new_empty(*q.shape[:-1], v.shape[-1])
         queries = -(-q.shape[2] // 32) * 32
         ctx.save_for_backward(q, k, v, bias, out, q.new_empty(*q.shape[:2], queries, dtype=torch.float32))
@@ -47,6 +50,7 @@ class _Efficient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Make the gradients, of a learned bias too."""
         q, k, v, bias, _, logsumexp = ctx.saved_tensors
         _passing = [torch.empty_like(logsumexp)]
         if q.dtype != torch.float32:
@@ -69,8 +73,8 @@ def attention(
 ) -> torch.Tensor:
     """Return what `scaled_dot_product_attention` returns, keeping what the kernel keeps that CUDA would choose.
 
-    q, k, v: batch x heads x length x width. The flash kernel takes 16 bits without a mask, as wide as 256; the efficient one
-    takes float32 and masks. `flash=False` is for cards before capability 8.0.
+    q, k, v: batch x heads x length x width. The flash kernel takes 16 bits without a mask, as wide as 256; the
+    efficient one takes float32 and masks. `flash=False` is for cards before capability 8.0.
     """
     sixteen = query.dtype in (torch.float16, torch.bfloat16)
     if flash and sixteen and attn_mask is None and max(query.shape[-1], value.shape[-1]) <= FLASH_WIDEST:
@@ -95,11 +99,13 @@ class _Grouped(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Keep rows and weights."""
         ctx.save_for_backward(rows, weight)
         return rows.new_empty(rows.shape[0], weight.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Make the gradients that are asked for."""
         rows, weight = ctx.saved_tensors
         needed = ctx.needs_input_grad
         return (
@@ -122,19 +128,21 @@ class _Ctc(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, log_probs: torch.Tensor, targets: int) -> torch.Tensor:
+        """Keep the log-probabilities and alpha."""
         frames, rows = log_probs.shape[:2]
         ctx.save_for_backward(log_probs, log_probs.new_empty(rows, frames, 2 * targets + 1))
         return log_probs.new_empty(())
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Make beta and the gradient."""
         log_probs, alpha = ctx.saved_tensors
         _beta = torch.empty_like(alpha)
         return torch.empty_like(log_probs), None
 
 
 def ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """Return what `torch.nn.functional.ctc_loss` returns; log_probs: frames x rows x letters, targets flat or in rows."""
+    """Return what `torch.nn.functional.ctc_loss` returns; log_probs: frames x rows x letters."""
     rows = log_probs.shape[1]
     longest = targets.shape[1] if targets.ndim == 2 else -(-targets.shape[0] // rows)
     out: torch.Tensor = _Ctc.apply(log_probs, longest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import nn
@@ -18,7 +17,9 @@ from hf_efficient.memory.values import Values
 
 
 def evaluation(model: nn.Module, run: Run, batch: Batch, how: Step) -> int:
-    """Return the highest bytes of an evaluation beside weights and optimizer state; with `batch.eval_rows` its logits are kept until metrics are computed.
+    """Return the highest bytes of an evaluation beside weights and optimizer state.
+
+    With `batch.eval_rows` its logits are kept until metrics are computed.
 
     Trainer joins each batch's logits to those before it, so that both copies are there for a moment
     (transformers.trainer_pt_utils.EvalLoopContainer).

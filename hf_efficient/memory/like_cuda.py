@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812, its usual name
 from torch.overrides import TorchFunctionMode
 
 from hf_efficient.memory.kernels import attention, ctc_loss, grouped_mm
@@ -43,8 +43,8 @@ class LikeCuda(TorchFunctionMode):
     """Compute as CUDA would under the autocast that is on, as far as memory goes.
 
     The CPU's own autocast has other lists: exclude its dispatch key (`not_the_cpus_autocast`) and leave its switch on,
-    from which the model's code, checkpointing and this mode read whether autocast is on. Low-precision copies of trained
-    weights are kept until the mode is left, as autocast keeps them.
+    from which the model's code, checkpointing and this mode read whether autocast is on. Low-precision copies of
+    trained weights are kept until the mode is left, as autocast keeps them.
     """
 
     def __init__(self, flash: bool = True) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_efficient.memory import low_bit
-from hf_efficient.memory.real_optimizers import REAL, Kind, without_numbers
+from hf_efficient.memory.real_optimizers import REAL, Kind, without_data
 from hf_efficient.memory.record import Event, Recorder, rounded
 from hf_efficient.memory.weights import Weight
 from hf_efficient.wording import listed, unknown
@@ -67,6 +69,8 @@ def update(
     check(name)
     options = _read(keywords.pop("args", None))
     recorder = Recorder()
+    if not parameters:
+        return Update(0, 0, [])
     with mode:
         if max_grad_norm:
             _clip(parameters, max_grad_norm, recorder)
@@ -121,29 +125,50 @@ def _run(
 ) -> low_bit.Held:
     """Take two steps of a real optimizer and record the second; return its state.
 
-    Where tensors are updated one by one, one of each kind stands for all: what passes is never there twice.
+    Weights that are alike need not all be there. Where tensors are updated one by one, one stands for all: what passes
+    is never there twice. Where all are updated at once they are one tensor for the time being, and events of their own.
     """
     kind, decay, targets = REAL[name], keywords.pop("weight_decay", 0.0), keywords.pop("target_modules", None)
-    alike = [_alike(weight, kind, targets) for weight in weights]
-    times = Counter(alike)
-    kinds = alike if kind.at_once else list(times)
-    parameters = [_fresh(Weight(shape, dtype)) for shape, dtype, _, _ in kinds]
-    groups = _groups(kind, kinds, parameters, decay)
-    with without_numbers(name):
-        optimizer = kind.build([group | keywords for group in groups if group["params"]], options)
+    times = Counter(_alike(weight, kind, targets) for weight in weights)
+    shapes = [(count, *key[0]) if kind.at_once else key[0] for key, count in times.items()]
+    parameters = [_fresh(Weight(shape, key[1])) for shape, key in zip(shapes, times, strict=True)]
+    groups = _groups(kind, list(times), parameters, decay)
+    optimizer = kind.build([group | keywords for group in groups if group["params"]], options)
+    with without_data(name):
         optimizer.step()
-        card = 0
-        for key, parameter in zip(kinds, parameters, strict=True):
-            sizes = _storages(optimizer.state[parameter], kind, recorder)
-            card += sum(map(rounded, sizes)) * (1 if kind.at_once else times[key])
-            if kind.projects and "step" in optimizer.state[parameter]:
-                optimizer.state[parameter]["step"] = 0  # so that the projections are found anew
-        recorder.know(parameters)
-        recorder.know(p.grad for p in parameters if p.grad is not None)
-        with recorder, recorder.during("optimizer"):
+    card = 0
+    for parameter, count in zip(parameters, times.values(), strict=True):
+        card += count * _size(optimizer.state[parameter], kind, recorder, count if kind.at_once else 1)
+        if kind.projects:
+            optimizer.state[parameter]["step"] = 0  # so that the projections are found anew
+    recorder.know(parameters)
+    recorder.know(p.grad for p in parameters if p.grad is not None)
+    with recorder, recorder.during("optimizer"):
+        with without_data(name):
             optimizer.step()
-            optimizer.state.clear()  # a state replaced by a new one of its size is no gain
+        optimizer.state.clear()  # a state replaced by a new one of its size is no gain
+    if kind.at_once:
+        recorder.events = _apart(recorder.events, set(shapes))
     return low_bit.Held(card)
+
+
+def _apart(events: Sequence[Event], stacked: set[tuple[int, ...]]) -> list[Event]:
+    """Return the events with one for each of the tensors that were one in the step."""
+    fresh = itertools.count(max((event.key for event in events), default=0) + 1)
+    parts: dict[int, tuple[list[int], int]] = {}
+    out: list[Event] = []
+    for event in events:
+        if event.phase == "optimizer" and event.size > 0 and event.shape in stacked:
+            number, *shape = event.shape
+            size = rounded(math.prod(shape) * getattr(torch, event.dtype).itemsize)
+            parts[event.key] = [next(fresh) for _ in range(number)], size
+        if event.key in parts:
+            keys, size = parts[event.key]
+            one = event._replace(size=size if event.size > 0 else -size, shape=event.shape[1:])
+            out += [one._replace(key=key) for key in keys]
+        else:
+            out.append(event)
+    return out
 
 
 def _alike(weight: Weight, kind: Kind, targets: Any) -> tuple[tuple[int, ...], torch.dtype, bool, bool]:
@@ -165,16 +190,16 @@ def _groups(kind: Kind, kinds: Sequence[Any], parameters: Sequence[Any], decay: 
     ]
 
 
-def _storages(state: dict[str, Any], kind: Kind, recorder: Recorder) -> Iterator[int]:
-    """Yield the bytes of each storage of a parameter's state on the card, and let the recorder know it."""
-    seen = set()
+def _size(state: dict[str, Any], kind: Kind, recorder: Recorder, stacked: int) -> int:
+    """Return the bytes on the card of one weight's state, where `stacked` are one; the recorder gets to know it."""
+    storages: dict[int, int] = {}
     for name, value in state.items():
         for tensor in _tensors(value):
             recorder.know([tensor])
-            storage = tensor.untyped_storage()
-            if storage._cdata not in seen and (name != "step" or kind.steps_on_card):
-                seen.add(storage._cdata)
-                yield storage.nbytes()
+            if name != "step" or kind.steps_on_card:
+                storage = tensor.untyped_storage()
+                storages[storage._cdata] = rounded(storage.nbytes() // stacked)
+    return sum(storages.values())
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -190,7 +215,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _real_notes(name: str) -> tuple[str, ...]:
     if name.startswith("galore"):
-        return ("the update is one that finds GaLore's directions anew; the SVD's own workspace is not counted",)
+        return ("the update is one that finds GaLore's directions anew; the workspace of the SVD is not counted",)
     if name.startswith("apollo"):
         return ("the update is one that draws APOLLO's projections anew",)
     return ()

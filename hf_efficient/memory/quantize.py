@@ -55,7 +55,7 @@ def _pack(layer: Any, how: Mapping[str, Any], dtype: torch.dtype) -> None:
 
     shape, count = layer.weight.shape, layer.weight.numel()
     blocks = -(-count // 64)
-    meta = {"device": "meta"}
+    meta: dict[str, Any] = {"device": "meta"}
     state = QuantState(
         absmax=torch.empty(blocks, dtype=torch.float32, **meta),
         shape=shape,
@@ -92,11 +92,13 @@ class _Dequantized(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, state: Any, bias: torch.Tensor | None) -> torch.Tensor:
+        """Multiply with the weights written out."""
         ctx.state = state
         return nn.functional.linear(x, _weight(state, x.dtype), bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Write the weights out once more."""
         (gradient,) = grads
         return gradient @ _weight(ctx.state, gradient.dtype), None, None
 
@@ -118,8 +120,8 @@ def dequantizing(model: nn.Module) -> Iterator[None]:
 
     before = bitsandbytes.matmul_4bit
 
-    def imitated(A: Any, B: Any, quant_state: Any, out: Any = None, bias: Any = None) -> Any:
-        return _Dequantized.apply(A, quant_state, bias)
+    def imitated(x: Any, packed: Any, quant_state: Any, out: Any = None, bias: Any = None) -> Any:
+        return _Dequantized.apply(x, quant_state, bias)
 
     bitsandbytes.matmul_4bit = imitated
     try:

@@ -93,9 +93,9 @@ def _assumptions(plan: Plan, mixed: str | None) -> list[str]:
         said.append("The noise of NEFTune is not modelled: it is as large as the embeddings of the batch.")
     if plan["model"].get("attn_implementation") == "flex_attention":
         said.append("flex_attention is taken for a kernel that keeps what FlashAttention keeps.")
-    layers = {"rope", "rms_norm", "layer_norm", "swiglu", "geglu"} & set(
+    layers = {"rope", "rms_norm", "layer_norm", "swiglu", "geglu"} & {
         name for name, on in (trainer.get("liger_kernel_config") or {}).items() if on
-    )
+    }
     if trainer.get("use_liger_kernel") and layers:
         said.append(
             "Of Liger's kernels only the loss is modelled: those for norms, rotary embedding and MLP save more."

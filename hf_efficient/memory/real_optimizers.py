@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -108,20 +108,25 @@ REAL = {
 }
 
 
-class _Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Answer 1 where an optimizer asks a tensor without data for its number; none of them makes more memory for it."""
+class _Answers(TorchDispatchMode):
+    """Answer 1 where an optimizer asks a tensor without data for its number; memory does not depend on it.
+
+    An SVD works on a copy of its matrix, here and in cuSOLVER alike, which tensors without data do not show.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             return {torch.bool: True}.get(args[0].dtype, 1)
+        _copy = torch.empty_like(args[0]) if func is torch.ops.aten._linalg_svd.default else None
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
-def without_numbers(name: str) -> Iterator[None]:
+def without_data(name: str) -> Iterator[None]:
     """Let the optimizers run that look at numbers: APOLLO limits its update's norm and draws a new seed."""
-    if not name.startswith("apollo"):
+    if not REAL[name].projects:
         yield
         return
-    with _Numbers(), patch("apollo_torch.random_projector.next_seed", lambda seed: seed):  # type: ignore[no-untyped-call]
+    seed = patch("apollo_torch.random_projector.next_seed", lambda seed: seed)
+    with seed if name.startswith("apollo") else nullcontext(), _Answers():
         yield

@@ -93,5 +93,5 @@ def vocabulary(model: nn.Module) -> int | None:
     """Return the last dimension of a model's logits over a vocabulary; None for other heads."""
     inner = body_of(model)
     head = getattr(inner, "get_output_embeddings", lambda: None)()
-    size = getattr(head, "out_features", None) or (head.weight.shape[0] if hasattr(head, "weight") else None)
+    size = getattr(head, "out_features", None) or (head.weight.shape[0] if head is not None else None)
     return int(size) if size else None

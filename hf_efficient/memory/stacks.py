@@ -43,7 +43,7 @@ def stacks(model: nn.Module) -> list[Stack]:
 
 def shorten(model: nn.Module, stack: Stack, units: int = KEPT) -> None:
     """Keep the first units of a stack and its last two, `units` in all."""
-    layers = list(model.get_submodule(stack.path))  # type: ignore[arg-type]
+    layers = list(model.get_submodule(stack.path).children())
     tail = 2 * stack.period
     kept = layers[: units * stack.period - tail] + layers[-tail:]
     parent, _, name = stack.path.rpartition(".")

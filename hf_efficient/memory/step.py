@@ -17,7 +17,9 @@ from hf_efficient.memory.extend import BETWEEN
 from hf_efficient.memory.flash import flash_attention
 from hf_efficient.memory.like_cuda import LikeCuda, not_the_cpus_autocast
 from hf_efficient.memory.record import Event, Mark, Recorder
-from hf_efficient.memory.values import Values
+from hf_efficient.memory.values import Values, answered
+
+BALANCED = "Every expert gets as many tokens, as balancing losses aim at; an uneven routing needs more."
 
 
 @dataclass
@@ -53,6 +55,8 @@ class Step:
     """Module lists whose layers are marked."""
     host: list[int] = field(default_factory=list)
     """Bytes sent to host memory, one each."""
+    said: list[str] = field(default_factory=list)
+    """What was assumed on the way."""
 
 
 def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode) -> Traced:
@@ -72,7 +76,12 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
         step.wrap(model, recorder)
     recorder.mark(0, BETWEEN)
     try:
-        with mode, flash_attention(step.package), not_the_cpus_autocast() if step.imitate else contextlib.nullcontext():
+        with (
+            mode,
+            answered(),
+            flash_attention(step.package),
+            not_the_cpus_autocast() if step.imitate else contextlib.nullcontext(),
+        ):
             _pass(model, inputs, step, recorder)
             gradients = {recorder.key_of(p.grad) for p in trained if p.grad is not None}
     finally:
@@ -95,6 +104,8 @@ def _pass(model: nn.Module, inputs: Mapping[str, Any], step: Step, recorder: Rec
             recorder.mark(0, BETWEEN)
             loss.backward()
         del loss, outputs
+    if values.balanced and BALANCED not in step.said:
+        step.said.append(BALANCED)
     recorder.ended = len(recorder.events)
 
 
@@ -116,7 +127,7 @@ def _forward(model: nn.Module, inputs: Mapping[str, Any], step: Step, cast: Any)
 def _mark_layers(model: nn.Module, paths: tuple[str, ...], recorder: Recorder) -> list[Any]:
     hooks = []
     for stack, path in enumerate(paths):
-        layers = list(model.get_submodule(path))  # type: ignore[arg-type]
+        layers = list(model.get_submodule(path).children())
         for place, layer in enumerate(layers):
             hooks.append(layer.register_forward_pre_hook(partial(_enter, recorder, stack, place), with_kwargs=True))
             last = place == len(layers) - 1
@@ -164,7 +175,7 @@ def _recompute(model: nn.Module, recorder: Recorder, step: Step) -> None:
         call = partial(_on_host, call, step.host)
     for module in model.modules():
         if getattr(module, "gradient_checkpointing", False):
-            module._gradient_checkpointing_func = call
+            module._gradient_checkpointing_func = call  # type: ignore[assignment]
 
 
 def _reentrant(recorder: Recorder, again: Callable[[], Any], function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -200,13 +211,19 @@ def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: An
         return call(*args, **kwargs)
 
 
-def passed_forward(
-    model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode
-) -> tuple[int, int]:
+def passed_forward(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode) -> tuple[int, int]:
     """Return the highest bytes of a forward pass without gradients, and the bytes of the logits that come out of it."""
     recorder = Recorder()
     recorder.know(tensors(model))
-    context = (mode, flash_attention(step.package), torch.no_grad(), not_the_cpus_autocast(), Values(), recorder)
+    context = (
+        mode,
+        answered(),
+        flash_attention(step.package),
+        torch.no_grad(),
+        not_the_cpus_autocast(),
+        Values(),
+        recorder,
+    )
     with contextlib.ExitStack() as stack:
         for each in (*context, LikeCuda(step.flash)):
             stack.enter_context(each)

@@ -34,7 +34,7 @@ def timeline(happenings: Sequence[Happening], standing: Mapping[str, int], vocab
     for place, happening in enumerate(happenings):
         event = happening.event
         live[part[event.key]] += event.size
-        if event.size > 0:
+        if event.size >= 0:
             for name in PARTS:
                 columns[name].append(live[name])
             phases.append(event.phase)
@@ -67,20 +67,22 @@ def _parts(events: Sequence[Event], vocabulary: int | None) -> dict[int, str]:
 
 def _label(made: Timeline, happenings: Sequence[Happening], place: int, part: Mapping[int, str]) -> str:
     phase = made.phases[made.peak]
-    if phase == "clipping":
-        return "gradient clipping"
-    if phase == "optimizer":
-        return "the optimizer step"
+    if phase in ("clipping", "optimizer"):
+        return {"clipping": "gradient clipping", "optimizer": "the optimizer step"}[phase]
     here = {name: made.parts[name][made.peak] for name in ("activations", "logits", "temporary")}
     if here["logits"] >= LOGITS_RULE * max(1, sum(here.values())):
         return f"the {_widest(happenings, place, part)} logits of the loss"
-    happening = happenings[place] if happenings else None
-    layer = happening is not None and happening.layer >= 0 and f"layer {happening.layer + 1} of {happening.layers}"
+    if not happenings:
+        return "the weights"
+    at = happenings[place]
+    layer = f"layer {at.layer + 1} of {at.layers}" if at.layer >= 0 else ""
     if phase == "recompute":
         return f"{layer or 'a layer'}, computed again for the backward pass"
-    if phase == "backward":
-        return f"the backward pass of {layer}" if layer else "the backward pass"
-    return f"the activations of the forward pass, in {layer}" if layer else "the activations of the forward pass"
+    if layer:
+        return f"the {phase} pass of {layer}"
+    return (
+        "the activations of all layers, at the loss" if here["activations"] > here["temporary"] else f"the {phase} pass"
+    )
 
 
 def _widest(happenings: Sequence[Happening], place: int, part: Mapping[int, str]) -> str:
@@ -97,10 +99,16 @@ def _widest(happenings: Sequence[Happening], place: int, part: Mapping[int, str]
     return NAMES.get(dtype, dtype)
 
 
+def profile(made: Timeline) -> dict[str, dict[str, float]]:
+    """Return what lives at the highest moment of each phase: phase -> part -> GiB."""
+    best: dict[str, tuple[int, int]] = {}
+    for place, (phase, total) in enumerate(zip(made.phases, made.live(), strict=True)):
+        name = "backward" if phase in AGAIN else phase
+        if total > best.get(name, (-1, 0))[0]:
+            best[name] = total, place
+    return {phase: {part: made.parts[part][place] / GIB for part in PARTS} for phase, (_, place) in best.items()}
+
+
 def moments(made: Timeline) -> dict[str, float]:
     """Return the highest GiB of each phase; what is computed again counts as backward."""
-    highest: dict[str, float] = {}
-    for phase, total in zip(made.phases, made.live(), strict=True):
-        name = "backward" if phase in AGAIN else phase
-        highest[name] = max(highest.get(name, 0.0), total / GIB)
-    return highest
+    return {phase: sum(parts.values()) for phase, parts in profile(made).items()}

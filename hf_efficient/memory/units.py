@@ -35,6 +35,8 @@ class Unit:
     shard: int = 0
     """Bytes of one rank's part as it is stored, and of its reduced gradient."""
     trained: bool = False
+    frozen: int = 0
+    """Bytes of frozen weights among trained ones."""
     missing: set[str] = field(default_factory=set)
     """Weights whose gradient has not come yet."""
     held: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -113,6 +115,7 @@ def measure(
                 whole = mine * ranks
             unit.gathered += whole * width
             unit.shard += mine * stored
+            unit.frozen += 0 if parameter.requires_grad or not unit.trained else whole * width
             unit.part += mine * width if mixed and (not flat or parameter.requires_grad) else 0
 
 

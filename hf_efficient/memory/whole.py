@@ -18,8 +18,8 @@ from hf_efficient.memory.extend import BETWEEN, NotAlikeError, Segment, extended
 from hf_efficient.memory.quantize import dequantizing
 from hf_efficient.memory.record import Event
 from hf_efficient.memory.stacks import KEPT, Stack, shorten, stacks
-from hf_efficient.memory.values import Values
 from hf_efficient.memory.step import Step, Traced, trace
+from hf_efficient.memory.values import Values
 
 Inputs = Callable[[nn.Module], dict[str, Any]]
 
@@ -30,23 +30,30 @@ def whole_step(model: nn.Module, inputs: Inputs, step: Step, *, fast: bool = Tru
     Stacks of like layers are shortened, traced at two lengths, and extended; where the shorter one does not extend to
     exactly the longer one, every layer is traced. Raises ValueError where the forward pass depends on data.
     """
-    long = stacks(model) if fast else []
-    if not long:
-        return _traced(model, inputs, step, stacks(model))
-    spare = copy.deepcopy(model)  # tensors on meta cost nothing
-    for stack in long:
-        shorten(model, stack, KEPT + 1)
-    fewer = copy.deepcopy(model)
-    for stack in long:
-        shorten(fewer, Stack(stack.path, stack.period, KEPT + 1))
+    found = stacks(model)
+    if not found or not fast:
+        return _traced(model, inputs, step, found)
+    fewer, more = (_shortened(model, found, units) for units in (KEPT, KEPT + 1))
     try:
-        few = _traced(fewer, inputs, step, long)
-        more = _traced(model, inputs, step, long)
-        if heights(_extended(few, [1] * len(long))) != heights(more):
+        few = _traced(fewer, inputs, step, found)
+        if heights(_extended(few, [1] * len(found))) != heights(_traced(more, inputs, step, found)):
             raise NotAlikeError("one more layer does something else")
-        return _extended(few, [stack.units - KEPT for stack in long])
+        return _extended(few, [stack.units - KEPT for stack in found])
     except (NotAlikeError, IndexError, KeyError):
-        return _traced(spare, inputs, step, long)
+        return _traced(model, inputs, step, found)
+
+
+def _shortened(model: nn.Module, found: Sequence[Stack], units: int) -> nn.Module:
+    """Return a copy of a model on meta with `units` units of each stack; the model itself stays as it is."""
+    layers = [model.get_submodule(stack.path) for stack in found]
+    for stack in found:
+        shorten(model, stack, units)
+    try:
+        return copy.deepcopy(model)
+    finally:
+        for stack, whole in zip(found, layers, strict=True):
+            parent, _, name = stack.path.rpartition(".")
+            setattr(model.get_submodule(parent), name, whole)
 
 
 def _extended(few: list[Segment], more: Sequence[int]) -> list[Segment]:
@@ -85,8 +92,8 @@ def _saying_what_depends_on_data(model: nn.Module) -> Iterator[None]:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ValueError(
-            f"{type(model).__name__} decides by its data what it computes ({error.func} in {_place(error)}), so that its "
-            "memory depends on the values of a batch: measure a real step instead."
+            f"{type(model).__name__} decides by its data what it computes ({error.func} in {_place(error)}), so that "
+            "its memory depends on the values of a batch: measure a real step instead."
         ) from error
 
 

@@ -15,8 +15,10 @@ from hf_efficient.memory.shares import Shares, bytes_of, trained
 PERSISTENT = 10
 PREFETCHED = 0.9
 """transformers fills "auto": parameters up to 10 x hidden size stay gathered, 0.9 x hidden^2 are prefetched."""
-ALIVE = 1_000_000_000
-"""DeepSpeed's stage3_max_live_parameters, and its sub_group_size."""
+GROUP = 1_000_000_000
+"""DeepSpeed's default of sub_group_size: parameters that are updated together."""
+REUSED = 1_000_000_000
+"""Its default of stage3_max_reuse_distance: parameters that are used again within so many stay gathered."""
 STATES = 12
 """Bytes of float32 weights and two float32 moments."""
 GROUP_BYTES = 4
@@ -52,9 +54,9 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int) -> Shares:
         updated=trained(model),
         optimizer=0 if offload else STATES * share,
         host=host,
-        buffers=buckets,
+        buffers=buckets + (_kept_gathered(model, how) if stage == 3 else 0),
         wrap=partial(_during, stage=stage, ranks=ranks, how=how, on_host=offload),
-        passing={"gradients in float32": 0 if offload else GROUP_BYTES * min(share, ALIVE)},
+        passing={"gradients in float32": 0 if offload else GROUP_BYTES * min(share, GROUP)},
         gradients=0 if offload and stage >= 2 else gradients * dtype.itemsize,
         assumptions=_said(stage, offload, ranks),
     )
@@ -67,7 +69,8 @@ def _said(stage: int, offload: bool, ranks: int) -> tuple[str, ...]:
     ]
     if stage == 3:
         said.append(
-            "ZeRO-3 gathers one layer and prefetches the next; up to stage3_max_live_parameters more may stay gathered."
+            "ZeRO-3 keeps gathered what it uses again within stage3_max_reuse_distance, the last layers at the loss: "
+            "that is counted all through the step."
         )
     if offload:
         said.append(f"Host memory is that of one rank; {ranks} of them share the computer's.")
@@ -96,6 +99,21 @@ def _partitioned(model: nn.Module, ranks: int, *, on_card: bool) -> int:
     if not on_card:
         return buffers
     return buffers + sum(-(-p.numel() // ranks) * p.element_size() for p in model.parameters())
+
+
+def _kept_gathered(model: nn.Module, how: Mapping[str, Any]) -> int:
+    """Return the bytes of weights that stay gathered: small ones, those prefetched, those soon used again.
+
+    At the turn from forward to backward a weight is used again after twice the weights behind it.
+    """
+    hidden, threshold = _hidden(model), _threshold(model, how)
+    asked = how.get("stage3_prefetch_bucket_size", 50_000_000)
+    prefetched = PREFETCHED * hidden**2 if asked == "auto" else int(asked)
+    again = int(how.get("stage3_max_reuse_distance", REUSED)) // 2
+    width = max((p.element_size() for p in model.parameters() if p.requires_grad), default=2)
+    large = sum(p.numel() for p in model.parameters() if p.numel() > threshold)
+    small = sum(p.numel() for p in model.parameters() if p.numel() <= threshold)
+    return int(width * (min(large, prefetched + again) + small))
 
 
 def _during(
@@ -128,24 +146,33 @@ def _gather(model: nn.Module, recorder: Recorder, threshold: int) -> None:
 
 
 def _come(recorder: Recorder, size: int, module: Any, args: Any) -> None:
-    module._gathered = recorder.allocate(size, "gathered")
+    # a layer that is computed again stops before its last module returns, whose weights are there for its gradient
+    there = getattr(module, "_again", None)
+    module._gathered = None if there else recorder.allocate(size, "gathered")
 
 
 def _go(recorder: Recorder, size: int, module: Any, args: Any, out: Any) -> None:
-    recorder.free(module._gathered, size)
+    if module._gathered is not None:
+        recorder.free(module._gathered, size)
     tensor = out if isinstance(out, torch.Tensor) else next((o for o in out if isinstance(o, torch.Tensor)), None)
     entered = next((a for a in args if isinstance(a, torch.Tensor)), None)
     if tensor is None or not tensor.requires_grad:
         return
+    goes_on = entered is not None and entered.requires_grad  # the tensors themselves would live on in the hooks
+
+    again: list[int] = []
+    if recorder.phase == "forward":
+        module._again = again
 
     def back(gradient: torch.Tensor) -> None:
-        module._gathered = recorder.allocate(size, "gathered")
-        if entered is None or not entered.requires_grad:
-            recorder.free(module._gathered, size)
+        again.append(recorder.allocate(size, "gathered"))
+        if not goes_on:
+            recorder.free(again.pop(), size)
 
     def done(gradient: torch.Tensor) -> None:
-        recorder.free(module._gathered, size)
+        if again:
+            recorder.free(again.pop(), size)
 
     tensor.register_hook(back)
-    if entered is not None and entered.requires_grad:
+    if entered is not None and goes_on:
         entered.register_hook(done)
