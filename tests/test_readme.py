@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SCRIPTS = dict(re.findall(r"<!-- run: (\S+) -->\n```python\n(.*?)```", README, re.DOTALL))
 OUTPUTS = dict(re.findall(r"<!-- output: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
+MEMORY = dict(re.findall(r"<!-- memory: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
 VERIFIED = dict(re.findall(r"<!-- verify: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
 TEXTS = [" ".join(f"w{(number * 3 + i) % 100}" for i in range(5 + number)) for number in range(24)]
 
@@ -92,6 +93,20 @@ def test_its_verdicts_are_real(command: str, tmp_path: Path, capsys: pytest.Capt
         for text in (VERIFIED[command], capsys.readouterr().out)
     )
     assert shown == found
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("command", MEMORY)
+def test_its_estimate_is_real(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The estimate that the README shows is what the command prints, to the last digit; it does not fit."""
+    from hf_efficient.cli import main
+    from hf_efficient.promises.heads import HEADS
+
+    config = HEADS["qwen3"]()  # Qwen3 4B, whose checkpoint is bf16
+    config.dtype = "bfloat16"
+    config.save_pretrained(tmp_path)
+    assert main(shlex.split(command.replace("Qwen/Qwen3-4B", str(tmp_path)))) == 1
+    assert capsys.readouterr().out.replace(str(tmp_path), "Qwen/Qwen3-4B").strip() == MEMORY[command].strip()
 
 
 def test_every_command_that_it_names_exists() -> None:

@@ -61,11 +61,15 @@ def cheapest(plan: Plan, batch: Batch, now: Estimate, again: Again) -> list[str]
     """
     found: list[str] = []
     alone: list[_Tried] = []
+    enough: set[str] = set()
     for change in _usable(plan, batch):
+        if _family(change) in enough:
+            continue  # more of the same
         estimate, words = _estimate(plan, batch, (change,), again)
         if estimate is None:
             continue
         if estimate.fits:
+            enough.add(_family(change))
             found.append(_sentence(words, estimate, (change,)))
         else:
             alone.append(_Tried(change, profile(estimate.timeline)))

@@ -128,7 +128,7 @@ def _estimated(asked: _Asked) -> Estimate:
         breakdown={part: made.parts[part][made.peak] / GIB for part in PARTS},
         peak_at=made.label,
         host_gib=(shares.host + ended.host + sum(how.host)) / GIB,
-        moments=moments(made) | _later(run, batch, built, standing, how),
+        moments=moments(made) | _later(run, batch, built, standing, how, asked.gpus),
         assumptions=(*ALWAYS, *run.assumptions, *how.said, *shares.assumptions, *ended.notes),
         timeline=made,
     )
@@ -205,13 +205,16 @@ def _ending(cut: list[Segment], ended: Update, shares: Shares) -> Iterator[Happe
         yield Happening(Event(last + place, -size, "optimizer"), -1, 0)
 
 
-def _later(run: Run, batch: Batch, model: nn.Module, standing: dict[str, int], how: Step) -> dict[str, float]:
+def _later(
+    run: Run, batch: Batch, model: nn.Module, standing: dict[str, int], how: Step, gpus: int
+) -> dict[str, float]:
     """Return the peaks of what does not happen in a step: evaluation, and loading a checkpoint to go on.
 
-    Trainer reads a checkpoint to the host; the state is on the card once (`Trainer._load_optimizer_and_scheduler`).
+    Trainer reads a checkpoint to the host, and the state is on the card once; with several processes each reads its
+    optimizer state to its card before it is copied (`Trainer._load_optimizer_and_scheduler`).
     """
     states = sum(standing.values()) - standing["gradients"]
-    found = {"resume": states / GIB}
+    found = {"resume": (states + (standing["optimizer"] if gpus > 1 and run.engine == "NO" else 0)) / GIB}
     if batch.eval_size:
         found["evaluation"] = (states + evaluation(model, run, batch, how)) / GIB
     return found

@@ -101,8 +101,10 @@ class _Longer:
         self.stack, self.more, self.pattern = stack, more, pattern
         self.keys = {((phase, self._long(unit)), number): key for ((phase, unit), number), key in keys.items()}
         self.short = dict(keys)
-        self.made: dict[int, list[int]] = {}
+        self.made: dict[int, range] = {}
         """Key of the second unit's storage -> those of the copies."""
+        self.first: dict[tuple[str, int], int] = {}
+        """Phase and number of a storage -> its key in the first copy; those of the others follow."""
 
     def _long(self, unit: int) -> int:
         return unit + self.more if unit >= 2 else unit
@@ -127,21 +129,25 @@ class _Longer:
     def _name_copies(self, fresh: int) -> None:
         for ((phase, unit), number), key in self.short.items():
             if unit == 1:
-                self.made[key] = list(range(fresh, fresh + self.more))
-                for copy, each in enumerate(self.made[key]):
-                    self.keys[(phase, 2 + copy), number] = each
+                self.made[key] = range(fresh, fresh + self.more)
+                self.first[phase, number] = fresh
                 fresh += self.more
+
+    def _key(self, phase: str, unit: int, number: int) -> int:
+        if 2 <= unit < 2 + self.more:
+            return self.first[phase, number] + unit - 2
+        return self.keys[(phase, unit), number]
 
     def _copy(self, segment: Segment, unit: int) -> Segment:
         events, number = [], 0
         for event, freed in zip(segment.events, self.pattern[segment.phase], strict=True):
             if freed is None:
-                key = self.keys[(segment.phase, unit), number]
+                key = self._key(segment.phase, unit, number)
                 number += 1
             elif isinstance(freed, int) or self._at_an_end(unit, freed[1]):
                 key = event.key
             else:
-                key = self.keys[(freed[0], unit + freed[1]), freed[2]]
+                key = self._key(freed[0], unit + freed[1], freed[2])
             events.append(event._replace(key=key))
         return Segment(segment.phase, self.stack, unit, events)
 

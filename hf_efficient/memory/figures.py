@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_efficient.memory.given import dtype_named, one_of, switch, whole
 from hf_efficient.memory.optimizers import update
+from hf_efficient.memory.quantize import ABSMAX_BLOCK
 from hf_efficient.memory.results import GIB
 from hf_efficient.memory.saved import loss_bytes, saved_activations
 from hf_efficient.memory.sharing import bucket_bytes, zero3_states_gib, zero_states
@@ -39,8 +40,6 @@ ALL_TENSORS = {
 """bitsandbytes by itself, without Trainer's exception for embeddings."""
 BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Elements per scale that bitsandbytes' quantize_4bit takes."""
-SCALES = 256
-"""Scales that share one, under double quantization."""
 
 
 def logits_bytes(rows: int, seq_len: int, vocab_size: int, dtype: str) -> int:
@@ -138,4 +137,4 @@ def quantised_weight_bytes(quant_type: str, blocksize: int, double_quant: bool, 
     block, nested = one_of("blocksize", blocksize, BLOCKS), switch("double_quant", double_quant)
     if one_of("quant_type", quant_type, ("nf4", "fp4", "int8")) == "int8":
         return 1.0
-    return 0.5 + ((1 + 4 / SCALES) if nested else 4) / int(block)
+    return 0.5 + ((1 + 4 / ABSMAX_BLOCK) if nested else 4) / int(block)

@@ -8,6 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_efficient.memory.build import faked
+from hf_efficient.memory.figures import logits_bytes
 from hf_efficient.memory.inputs import batch_for
 from hf_efficient.memory.quantize import dequantizing
 from hf_efficient.memory.reading import Run
@@ -31,10 +32,10 @@ def evaluation(model: nn.Module, run: Run, batch: Batch, how: Step) -> int:
         inputs = batch_for(model, replace(batch, size=size))
     with dequantizing(model):
         peak, logits = passed_forward(model, inputs, how, mode)
-    kept = 0
-    if batch.eval_rows:
-        rows = min(batch.eval_rows, size * (run.kept_on_host_every or batch.eval_rows))
-        each = logits / size
-        before, whole = max(0, rows - size), rows
-        kept = int(max(before * each + peak, (before + size + (whole if before else 0)) * each))
-    return max(peak, kept)
+    if not batch.eval_rows or logits is None:
+        return peak
+    rows = min(batch.eval_rows, size * (run.kept_on_host_every or batch.eval_rows))
+    dtype, length = str(logits.dtype), max(1, logits.numel() // size // logits.shape[-1])
+    all_rows = logits_bytes(rows, length, logits.shape[-1], dtype)
+    before = all_rows - logits_bytes(min(size, rows), length, logits.shape[-1], dtype)
+    return max(before + peak, 2 * all_rows if before else all_rows)

@@ -110,8 +110,10 @@ def _fresh(weight: Weight) -> torch.nn.Parameter:
 
 def _clip(weights: Sequence[Weight], limit: float, recorder: Recorder) -> None:
     """Record clipping; on a GPU the norms of all gradients of one dtype are taken together, in pieces."""
-    parameters = [_fresh(weight) for weight in weights]
-    recorder.know(p.grad for p in parameters if p.grad is not None)
+    # a norm is one number whatever its gradient is, so that one small one stands for all of its dtype
+    one = {dtype: _fresh(Weight((1,), dtype)) for dtype in {weight.dtype for weight in weights}}
+    parameters = [one[weight.dtype] for weight in weights]
+    recorder.know(p.grad for p in one.values() if p.grad is not None)
     with recorder, recorder.during("clipping"):
         for dtype in {weight.dtype for weight in weights}:
             counts = [weight.numel for weight in weights if weight.dtype == dtype]

@@ -8,7 +8,9 @@ from hf_efficient.memory.given import dtype_named, one_of, switch, whole
 
 WEIGHT, GRADIENT = 2, 2
 """Bytes of a parameter and of its gradient in 16 bits, in which the passes compute."""
-MASTER = 16
+UPDATED = 4
+"""Bytes of a gradient in float32, with which a weight is updated."""
+MASTER = UPDATED + 12
 """Bytes of what updates it in float32: a gradient, the weight, and AdamW's two moments."""
 GATHERED = 4
 """Bytes per parameter of the largest layer under stage 3: its weights and gradients in 16 bits, gathered."""

@@ -211,8 +211,10 @@ def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: An
         return call(*args, **kwargs)
 
 
-def passed_forward(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode) -> tuple[int, int]:
-    """Return the highest bytes of a forward pass without gradients, and the bytes of the logits that come out of it."""
+def passed_forward(
+    model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTensorMode
+) -> tuple[int, torch.Tensor | None]:
+    """Return the highest bytes of a forward pass without gradients, and the logits that come out, without data."""
     recorder = Recorder()
     recorder.know(tensors(model))
     context = (
@@ -231,9 +233,8 @@ def passed_forward(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode
         with recorder.during("evaluation"):
             _, outputs = _forward(model, inputs, replace(step, keep_outputs=True), cast)
         logits = outputs["logits"] if isinstance(outputs, Mapping) and "logits" in outputs else None
-        found = logits.numel() * logits.element_size() if isinstance(logits, torch.Tensor) else 0
         live = top = 0
         for event in recorder.events:
             live += event.size
             top = max(top, live)
-    return top, found
+    return top, logits if isinstance(logits, torch.Tensor) else None

@@ -79,7 +79,7 @@ class Values(TorchDispatchMode):
         outs = [leaf for leaf in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(leaf, torch.Tensor)]
         if func in ALIKE and args[0].is_floating_point() and outs[0].numel() > FEW and _uniform(args[0]):
             with _disable_current_modes():
-                outs[0]._value = _first(_value(args[0])).to(outs[0].dtype).expand(outs[0].shape)
+                outs[0]._value = _first(_value(args[0])).to(outs[0].dtype).expand(outs[0].shape)  # type: ignore[attr-defined]
             return
         if not outs or any(_too_many(out) for out in outs):
             return

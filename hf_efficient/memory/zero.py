@@ -11,6 +11,7 @@ from torch import nn
 
 from hf_efficient.memory.record import Recorder
 from hf_efficient.memory.shares import Shares, bytes_of, trained
+from hf_efficient.memory.sharing import MASTER, UPDATED, bucket_bytes
 
 PERSISTENT = 10
 PREFETCHED = 0.9
@@ -19,9 +20,8 @@ GROUP = 1_000_000_000
 """DeepSpeed's default of sub_group_size: parameters that are updated together."""
 REUSED = 1_000_000_000
 """Its default of stage3_max_reuse_distance: parameters that are used again within so many stay gathered."""
-STATES = 12
+STATES = MASTER - UPDATED
 """Bytes of float32 weights and two float32 moments."""
-GROUP_BYTES = 4
 
 
 def zero(model: nn.Module, how: Mapping[str, Any], ranks: int) -> Shares:
@@ -29,8 +29,6 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int) -> Shares:
 
     Source: deepspeed/runtime/zero/stage_1_and_2.py and stage3.py of 0.19.8.
     """
-    from hf_efficient.memory.figures import bucket_bytes
-
     stage = int(how.get("stage", 0))
     numbers = sum(p.numel() for p in model.parameters() if p.requires_grad)
     offload = bool((how.get("offload_optimizer") or {}).get("device", "none") != "none")
@@ -56,7 +54,7 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int) -> Shares:
         host=host,
         buffers=buckets + (_kept_gathered(model, how) if stage == 3 else 0),
         wrap=partial(_during, stage=stage, ranks=ranks, how=how, on_host=offload),
-        passing={"gradients in float32": 0 if offload else GROUP_BYTES * min(share, GROUP)},
+        passing={"gradients in float32": 0 if offload else UPDATED * min(share, GROUP)},
         gradients=0 if offload and stage >= 2 else gradients * dtype.itemsize,
         assumptions=_said(stage, offload, ranks),
     )
