@@ -12,10 +12,10 @@ KINDS = ("llama", "mistral", "mixtral", "granite")
 
 
 @contextmanager
-def flash_classes() -> Iterator[None]:
+def flash_classes(wanted: bool) -> Iterator[None]:
     """Let the classes of FlashAttention be built in place of those of sdpa, and find the function that they call."""
     changed = []
-    for kind in KINDS:
+    for kind in KINDS if wanted else ():
         module = import_module(f"transformers.models.{kind}.modeling_{kind}")
         classes = getattr(module, f"{kind.upper()}_ATTENTION_CLASSES", None)
         if classes is not None:

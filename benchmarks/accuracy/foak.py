@@ -94,7 +94,7 @@ class _Lora(torch.autograd.Function):
         x, dropped, adapters = ctx.saved_tensors[0], ctx.saved_tensors[1 : 1 + count], ctx.saved_tensors[1 + count :]
         flat, found = x.reshape(-1, x.shape[-1]), []
         grads = tuple(g.reshape(-1, g.shape[-1]) for g in grads)
-        for one, g, down, up in zip(dropped, grads, adapters[::2], adapters[1::2], strict=True):
+        for down, up in zip(adapters[::2], adapters[1::2], strict=True):
             found += [torch.empty_like(down), torch.empty_like(up)]
         into = flat if count > 1 else None  # for q, k and v it is written over the input
         for layer, one, g, down, up in zip(ctx.layers, dropped, grads, adapters[::2], adapters[1::2], strict=True):
@@ -144,7 +144,9 @@ def fuse_adapters(model: Any) -> nn.Module:
         names = [name for name in ("q_proj", "k_proj", "v_proj") if hasattr(getattr(module, name, None), "lora_A")]
         if len(names) == 3:
             _fuse_three([getattr(module, name) for name in names])
-            module.o_proj.forward = MethodType(lambda self, x: _Lora.apply(x, [self], *_adapters([self]))[0], module.o_proj)
+            module.o_proj.forward = MethodType(
+                lambda self, x: _Lora.apply(x, [self], *_adapters([self]))[0], module.o_proj
+            )
     return model
 
 
@@ -174,7 +176,11 @@ def _adapters(layers: list[Any]) -> list[torch.Tensor]:
 def patched(row: Row) -> Iterator[None]:
     """Turn queries and keys in place while a row with the plugin is traced."""
     name = "apply_rotary_pos_emb"
-    modules = [m for n, m in list(sys.modules.items()) if row.kernels and n.startswith("transformers.models.") and name in vars(m)]
+    modules = [
+        m
+        for n, m in list(sys.modules.items())
+        if row.kernels and n.startswith("transformers.models.") and name in vars(m)
+    ]
     if row.kernels and not modules:
         from importlib import import_module
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
 DROPOUT = 0.05
 """lora_dropout of litgpt/finetune/lora.py and of the config_hub."""
@@ -92,7 +92,11 @@ class LoRAQKV(nn.Module):
         super().__init__()
         sizes = (s.heads * s.head, s.groups * s.head, s.groups * s.head)
         self.linear, self.on = nn.Linear(s.width, sum(sizes), bias=s.bias), on
-        self.sizes, self.out, self.grouped = [n for n, each in zip(sizes, on, strict=True) if each], sum(sizes), s.groups != s.heads
+        self.sizes, self.out, self.grouped = (
+            [n for n, each in zip(sizes, on, strict=True) if each],
+            sum(sizes),
+            s.groups != s.heads,
+        )
         self.lora_A = nn.Parameter(torch.empty(rank * sum(on), s.width))
         self.lora_B = nn.Parameter(torch.empty(sum(self.sizes), rank))
 
@@ -213,7 +217,11 @@ class GPT(nn.Module):
         if "gemma" in self.s.kind:
             x = x * 45.0
         for block in self.h:
-            x = self._gradient_checkpointing_func(block.__call__, x, cos, sin) if self.gradient_checkpointing else block(x, cos, sin)
+            x = (
+                self._gradient_checkpointing_func(block.__call__, x, cos, sin)
+                if self.gradient_checkpointing
+                else block(x, cos, sin)
+            )
         x = self.ln_f(x)
         logits = [self.capped(self.lm_head(part)) for part in x.split(CHUNK, dim=1)]
         logits = [piece.float() for piece in logits]  # Fabric's convert_output, when the model is left

@@ -34,7 +34,9 @@ def traced(row: Row, config: Path) -> Any:
     if row.four_bits:
         quantize(model, double=row.double)
     checkpointed = {"every_n_layers": 1, "offload": False, "reentrant": False} if row.checkpointing else None
-    run = Run(optimizer={"name": "adamw_torch"}, max_grad_norm=0.0, checkpointing=checkpointed, accumulation=row.accumulation)
+    run = Run(
+        optimizer={"name": "adamw_torch"}, max_grad_norm=0.0, checkpointing=checkpointed, accumulation=row.accumulation
+    )
     shares = fsdp(model, {"version": 1}, run, row.ranks) if row.sharded else None
     model.gradient_checkpointing = row.checkpointing
     step = Step(keep_outputs=True, checkpointing=row.checkpointing)

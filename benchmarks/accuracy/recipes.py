@@ -20,12 +20,15 @@ from hf_efficient.memory.results import Batch, Estimate
 from hf_efficient.plan import Plan
 from hf_efficient.trick import Trick
 
-TARGETS = {
-    "q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj", "gate": "gate_proj", "up": "up_proj", "down": "down_proj",
+FUSED = ("q_proj", "k_proj", "v_proj")
+TARGETS: dict[str, tuple[str, ...]] = {
+    "qkv": FUSED, "c_attn": FUSED, "c_proj": ("o_proj", "down_proj"), "w1": ("up_proj",), "w2": ("gate_proj",),
+    "q": ("q_proj",), "k": ("k_proj",), "v": ("v_proj",), "o": ("o_proj",), "gate": ("gate_proj",),
+    "up": ("up_proj",), "down": ("down_proj",),
 }  # fmt: skip
 OPTIMIZERS = {
-    "adamw_torch fused": "adamw_torch_fused", "adafactor": "adafactor", "adamw_8bit": "adamw_8bit",
-    "adamw_bnb_8bit": "adamw_8bit",
+    "adamw_torch fused": "adamw_torch_fused", "adamw fused": "adamw_torch_fused", "adafactor": "adafactor",
+    "adamw_8bit": "adamw_8bit", "adamw_bnb_8bit": "adamw_8bit",
 }  # fmt: skip
 DROPOUT = 0.1
 """lora_dropout of fms-acceleration's scenarios.yaml; it does not change the peak of a LoRA row."""
@@ -35,7 +38,7 @@ def traced(row: Row, config: Path) -> Estimate:
     """Return the estimate of a row, by the product's own path."""
     plan = plan_of(row)
     model: Any = _folder(config)
-    with patched(row), flash_classes():
+    with patched(row), flash_classes(row.attention.startswith("flash")):
         if row.lora_r or row.kernels or row.model.startswith("santacoder"):
             model = prepared(row, plan, model)
         return estimate(plan, model, batch=Batch(size=row.batch, seq_len=row.seq), gpus=row.ranks)
@@ -87,10 +90,10 @@ def _folder(config: Path) -> str:
 
 
 def prepared(row: Row, plan: Plan, folder: str) -> torch.nn.Module:
-    """Return the model with its adapter, whose weights PEFT makes float32, and embeddings through which gradients go."""
+    """Return the model with its adapter, in float32 as PEFT makes it, and embeddings through which gradients go."""
     model: Any = assemble(plan, read(plan), folder)
     if type(model).__name__.startswith("GPTBigCode"):
-        # With checkpointing it keeps keys and values for a cache that nobody reads: gpt_bigcode alone never switches it off.
+        # Alone of its kind it does not switch the cache off: each layer's keys and values stay, and nobody reads them.
         model.config.use_cache = True
     if row.attention.startswith("flash") and not type(model).__name__.startswith("GPTBigCode"):
         for module in model.modules():  # before 4.48 a model keeps what it was built with, and makes a mask for sdpa
@@ -101,10 +104,14 @@ def prepared(row: Row, plan: Plan, folder: str) -> torch.nn.Module:
     if row.lora_r:
         from peft import LoraConfig, get_peft_model
 
-        targets = [TARGETS.get(name, name) for name in row.lora_targets]
+        targets: Any = [name for short in row.lora_targets for name in TARGETS.get(short, (short,))]
+        if row.lora_targets == ("all linear",):
+            targets = "all-linear"
         if type(model).__name__.startswith("GPTBigCode"):
             targets = ["c_attn"]
-        config = LoraConfig(r=row.lora_r, lora_alpha=16, lora_dropout=DROPOUT, target_modules=targets, task_type="CAUSAL_LM")
+        config = LoraConfig(
+            r=row.lora_r, lora_alpha=16, lora_dropout=DROPOUT, target_modules=targets, task_type="CAUSAL_LM"
+        )
         with torch.device("meta"):
             model = get_peft_model(model, config)
         if row.checkpointing:

@@ -1,4 +1,4 @@
-"""Each release of transformers and peft that a row was measured with, in a folder of its own, beside the installed torch."""
+"""Each release of transformers and peft that rows were measured with, in its own folder beside the installed torch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,22 @@ def command(release: str, peft: str, folder: Path) -> list[str]:
     """Return the command line that installs a release."""
     ranges = [limit for start, limit in TOKENIZERS.items() if release.startswith(start)]
     if not ranges:
-        raise SystemExit(f"No range of tokenizers is known for transformers {release}: add it to benchmarks/accuracy/releases.py.")
+        raise SystemExit(
+            f"No range of tokenizers is known for transformers {release}: add it to benchmarks/accuracy/releases.py."
+        )
     packages = [f"transformers=={release}", f"peft=={peft}", f"tokenizers{ranges[0]}", *BESIDE]
-    return [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--no-deps", "--target", str(folder), *packages]
+    return [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-compile",
+        "--no-deps",
+        "--target",
+        str(folder),
+        *packages,
+    ]
 
 
 def folder_of(release: str, peft: str) -> Path | None:

@@ -16,7 +16,7 @@ SHOWN = ("reserved", "device", "fit", "speed")
 SILENT = "4.48.1"
 """Of a row that names no release of transformers."""
 SOURCES = {"requirements_granite.txt": ("4.45.0", "0.12.0")}
-"""File that a row's notes name instead of a release -> transformers and peft in it, as fms-acceleration has it stored."""
+"""File that a row's notes name instead of a release -> transformers and peft in it, as fms-acceleration has it."""
 PEFT = "0.13.2"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -45,6 +45,7 @@ class Row:
     double: bool
     ranks: int
     sharded: bool
+    host: bool
     ddp: bool
     gpu: str
     kernels: str
@@ -53,11 +54,29 @@ class Row:
     transformers: str
     peft: str
     marks: tuple[str, ...] = field(default=())
+    silent: bool = False
+    """Whether the table names no release, and its notes name one: the row is traced with SILENT as well."""
+    ran: bool | None = None
+    """Of a row of the group `fit`: False where it ran out of memory."""
+
+    @property
+    def unlike(self) -> str:
+        """Return why a row's own code is not imitated, or nothing."""
+        if "torchtune" in self.source and self.sharded:
+            return "torchtune's FSDP is not imitated"
+        if "decoupled" in self.optimizer or "hand-written" in self.kernels or "torchtitan" in self.source.lower():
+            return "its trainer's own model code is not imitated here"
+        if "offload" in self.notes.lower().split(";")[0] or self.host:
+            return "FSDP1 with offloaded weights has no estimate"
+        return ""
 
     @property
     def setting(self) -> str:
         """Return in a few words what was run."""
-        said = [f"{self.batch}x{self.seq}", "nf4" if self.four_bits else self.dtype.replace("float", "f").replace("bf", "bf")]
+        said = [
+            f"{self.batch}x{self.seq}",
+            "nf4" if self.four_bits else self.dtype.replace("float", "f").replace("bf", "bf"),
+        ]
         said += [f"amp {self.autocast}"] if self.autocast else []
         said += [f"lora r{self.lora_r} {','.join(self.lora_targets)}"] if self.lora_r else ["full"]
         said += ["ckpt"] if self.checkpointing else []
@@ -67,9 +86,11 @@ class Row:
 
 
 def read(table: Path) -> list[Row]:
-    """Return every row of a group that is judged or shown. Raises SystemExit with one sentence where there is no table."""
+    """Return every row of a group that is judged or shown. Raises SystemExit where there is no table."""
     if not table.is_file():
-        raise SystemExit(f"There is no table {table}: write ROWS=FILE, of the columns that shared/measurements/README.md names.")
+        raise SystemExit(
+            f"There is no table {table}: write ROWS=FILE, of the columns that shared/measurements/README.md names."
+        )
     with table.open(newline="") as file:
         return [row(columns) for columns in csv.DictReader(file) if columns["group"] in (*JUDGED, *SHOWN)]
 
@@ -91,16 +112,17 @@ def row(columns: dict[str, str]) -> Row:
         batch=_number(columns["batch"], 1),
         seq=_number(columns["seq"], 0),
         accumulation=_number(columns["accum"], 1),
-        checkpointing=columns["ckpt"].startswith(("yes", "selective")),
+        checkpointing=columns["ckpt"].startswith("yes"),
         offload="offload" in columns["ckpt"],
         optimizer=columns["optimizer"],
         attention=columns["attn"],
         lora_r=_number(columns["lora_r"], 0),
-        lora_targets=tuple(t for t in columns["lora_targets"].split(" (")[0].split(",") if t),
-        four_bits=quantized and ("4" in columns["quant"]),
+        lora_targets=tuple(t for t in re.split(r" \(|\(|\+", columns["lora_targets"])[0].strip().split(",") if t),
+        four_bits=quantized and "4" in columns["quant"] and "fp8" not in columns["quant"],
         double="dq" in columns["quant"],
         ranks=_number(columns["n_gpu"], 1),
         sharded=stage.startswith("3"),
+        host="offload" in stage,
         ddp=stage.startswith("0") and _number(columns["n_gpu"], 1) > 1,
         gpu=columns["gpu"],
         kernels=columns["liger_or_fused"],
@@ -108,7 +130,9 @@ def row(columns: dict[str, str]) -> Row:
         source=columns["source"],
         transformers=release,
         peft=peft,
-        marks=marks + (("GB of 1e9 bytes",) if "GB as printed" in columns["mem_kind"] else ()),
+        silent=not columns["transformers"] and release != SILENT,
+        ran=("OOM" not in notes) if columns["group"] == "fit" else None,
+        marks=marks + (("GB of 1e9 bytes",) if _decimal(columns) else ()),
     )
 
 
@@ -116,7 +140,11 @@ def _gib(columns: dict[str, str]) -> float | None:
     """Return the published figure; torchao's script prints bytes / 1e9, which the table holds as it was printed."""
     if not columns["peak_mem_gib"]:
         return None
-    return float(columns["peak_mem_gib"]) / (2**30 / 1e9 if "GB as printed" in columns["mem_kind"] else 1.0)
+    return float(columns["peak_mem_gib"]) / (2**30 / 1e9 if _decimal(columns) else 1.0)
+
+
+def _decimal(columns: dict[str, str]) -> bool:
+    return "GB as printed" in columns["mem_kind"] and columns["source"].startswith("pytorch/ao")
 
 
 def _releases(columns: dict[str, str]) -> tuple[str, str, tuple[str, ...]]:

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-LIMITS = {"hf-1gpu-allocated": (1.0, 3.0), "hf-fsdp-allocated": (5.0, None), "hf-fused-allocated": (8.0, None), "other-allocated": (8.0, None)}
+LIMITS = {
+    "hf-1gpu-allocated": (1.0, 3.0),
+    "hf-fsdp-allocated": (5.0, None),
+    "hf-fused-allocated": (8.0, None),
+    "other-allocated": (8.0, None),
+}
 """Group -> percent: median absolute error, worst."""
 
 
@@ -29,8 +34,8 @@ def missed(group: str, figures: dict[str, Any]) -> list[str]:
     """Return what of a group's limits is not kept."""
     middle, worst = LIMITS.get(group, (None, None))
     said = []
-    if figures and middle is not None and figures["median"] > middle:
+    if "median" in figures and middle is not None and figures["median"] > middle:
         said.append(f"median {figures['median']:.1f} % above {middle:g} %")
-    if figures and worst is not None and figures["worst"] > worst:
+    if "worst" in figures and worst is not None and figures["worst"] > worst:
         said.append(f"worst {figures['worst']:.1f} % above {worst:g} %")
     return said

@@ -13,17 +13,18 @@ from typing import Any
 
 import direct
 import torch
-import torch.nn.functional as F
 from rows import Row
 from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
 from hf_efficient.memory.reading import Run
 from hf_efficient.memory.record import Recorder
 from hf_efficient.memory.shares import Shares, bytes_of, trained
 from hf_efficient.memory.step import Step
 
+
 class _CompiledLoss(torch.autograd.Function):
-    """The loss as torch.compile fuses it: the float32 copy is never written, two numbers a row are kept beside logits."""
+    """The loss as torch.compile fuses it: no float32 copy is written, two numbers a row are kept beside the logits."""
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:
@@ -68,7 +69,11 @@ class Attention(nn.Module):
         self.head = c.get("head_dim") or width // self.heads
         sizes = {"q": self.heads, "k": self.groups, "v": self.groups}
         for name, count in sizes.items():
-            layer = LoRALinear(width, count * self.head, rank) if name in on and rank else nn.Linear(width, count * self.head, bias=False)
+            layer = (
+                LoRALinear(width, count * self.head, rank)
+                if name in on and rank
+                else nn.Linear(width, count * self.head, bias=False)
+            )
             setattr(self, f"{name}_proj", layer)
         self.output_proj = nn.Linear(self.heads * self.head, width, bias=False)
 
@@ -79,7 +84,10 @@ class Attention(nn.Module):
         k = turned(k.view(rows, length, -1, self.head), cache).view(rows, length, self.groups, 1, self.head)
         v = v.view(rows, length, self.groups, 1, self.head)
         each = self.heads // self.groups
-        k, v = (t.expand(rows, length, self.groups, each, self.head).reshape(rows, length, -1, self.head).transpose(1, 2) for t in (k, v))
+        k, v = (
+            t.expand(rows, length, self.groups, each, self.head).reshape(rows, length, -1, self.head).transpose(1, 2)
+            for t in (k, v)
+        )
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.output_proj(out.transpose(1, 2).contiguous().view(rows, length, -1))
 
@@ -102,7 +110,9 @@ class Layer(nn.Module):
         super().__init__()
         width, inner = c["hidden_size"], c["intermediate_size"]
         self.attn, self.sa_norm, self.mlp_norm = Attention(c, rank, on), RMSNorm(width), RMSNorm(width)
-        self.w1, self.w2, self.w3 = (nn.Linear(*s, bias=False) for s in ((width, inner), (inner, width), (width, inner)))
+        self.w1, self.w2, self.w3 = (
+            nn.Linear(*s, bias=False) for s in ((width, inner), (inner, width), (width, inner))
+        )
 
     def forward(self, x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
         h = self.attn(self.sa_norm(x), cache) + x
@@ -119,14 +129,21 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer(c, row.lora_r, row.lora_targets) for _ in range(c["num_hidden_layers"]))
         self.norm = RMSNorm(c["hidden_size"])
         self.output = None if c.get("tie_word_embeddings") else nn.Linear(c["hidden_size"], c["vocab_size"], bias=False)
-        self.head, self.chunks = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"], CHUNKS if "chunked" in row.kernels else 1
+        self.head, self.chunks = (
+            c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"],
+            CHUNKS if "chunked" in row.kernels else 1,
+        )
         self.gradient_checkpointing, self.compiled = row.checkpointing, "compile" in row.kernels
 
     def forward(self, idx: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         cache = torch.empty(*idx.shape, self.head // 2, 2, dtype=torch.float32)  # by the positions of packed rows
         h = self.tok_embeddings(idx)
         for layer in self.layers:
-            h = self._gradient_checkpointing_func(layer.__call__, h, cache) if self.gradient_checkpointing else layer(h, cache)
+            h = (
+                self._gradient_checkpointing_func(layer.__call__, h, cache)
+                if self.gradient_checkpointing
+                else layer(h, cache)
+            )
         h = self.norm(h)
         weight = self.tok_embeddings.weight if self.output is None else self.output.weight
         if self.chunks == 1:
@@ -140,7 +157,11 @@ class Decoder(nn.Module):
         del pieces
         total = torch.zeros(())
         for piece, label in zip(flat, labels.tensor_split(self.chunks, dim=1), strict=True):
-            one = _CompiledLoss.apply(piece) if self.compiled else F.cross_entropy(piece.float(), label.reshape(-1), reduction="sum")
+            one = (
+                _CompiledLoss.apply(piece)
+                if self.compiled
+                else F.cross_entropy(piece.float(), label.reshape(-1), reduction="sum")
+            )
             total = total + one
         return {"loss": total}
 
@@ -155,7 +176,13 @@ def traced(row: Row, config: Path) -> Any:
         for name, parameter in model.named_parameters():
             parameter.requires_grad = "lora_" in name
     inside = "in backward" in row.optimizer or "in_bwd" in row.optimizer
-    name = "adamw_8bit" if "8-bit" in row.optimizer else "paged_adamw_8bit" if "8bit" in row.optimizer else "adamw_torch_fused"
+    name = (
+        "adamw_8bit"
+        if "8-bit" in row.optimizer
+        else "paged_adamw_8bit"
+        if "8bit" in row.optimizer
+        else "adamw_torch_fused"
+    )
     checkpointed = {"every_n_layers": 1, "offload": row.offload, "reentrant": False} if row.checkpointing else None
     run = Run(optimizer={"name": name}, max_grad_norm=0.0, checkpointing=checkpointed)
     step = Step(checkpointing=row.checkpointing, offload=row.offload)

@@ -1,6 +1,6 @@
 """Rows of torchao's optimizer benchmark: timm's ViT-Huge under bf16 autocast; torch.compile is not imitated.
 
-Source: benchmarks/benchmark_low_bit_adam.py and torchao/optim/README.md of pytorch/ao, timm/models/vision_transformer.py.
+Source: benchmarks/benchmark_low_bit_adam.py and torchao/optim/README.md of pytorch/ao, and timm's VisionTransformer.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Any
 
 import direct
 import torch
-import torch.nn.functional as F
 from rows import Row
 from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
 from hf_efficient.memory.reading import Run
 from hf_efficient.memory.step import Step

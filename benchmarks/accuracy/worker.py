@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 import traceback
@@ -15,6 +16,8 @@ from rows import Row, config_of
 
 def trace(row: Row, table: Path) -> Any:
     """Return the estimate of a row by the code of its trainer."""
+    if row.unlike:
+        raise ValueError(row.unlike)
     if row.model.startswith("ViT"):
         import vit
 
@@ -32,6 +35,19 @@ def trace(row: Row, table: Path) -> Any:
     return recipes.traced(row, config_of(row, table))
 
 
+def fits(row: Row, found: Any) -> bool | None:
+    """Return whether the product would say that a row fits on its card; None for a card that is not known."""
+    from hf_efficient.machine import Machine
+    from hf_efficient.memory.fit import needed
+
+    size = re.search(r"(\d+) ?GB", row.gpu)
+    try:
+        memory = Machine.named(row.gpu).memory_gib
+    except ValueError:
+        memory = float(size[1]) if size else None
+    return None if not memory else needed(found) <= memory
+
+
 def main(table: Path) -> None:
     """Answer every row that comes in."""
     import transformers
@@ -46,7 +62,7 @@ def main(table: Path) -> None:
         try:
             found = trace(row, table)
             result |= {"traced": found.allocated_gib, "peak_at": found.peak_at, "moments": dict(found.moments)}
-            result |= {"breakdown": dict(found.breakdown)}
+            result |= {"breakdown": dict(found.breakdown), "fits": fits(row, found)}
         except Exception as error:  # a row that cannot be traced is a result, too
             result |= {"error": f"{type(error).__name__}: {error}"[:300], "where": traceback.format_exc()[-1500:]}
         result["seconds"] = round(time.perf_counter() - start, 1)

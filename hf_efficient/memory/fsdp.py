@@ -74,7 +74,8 @@ def _wrap(units: list[Unit], alone: set[str], run: Run, *, flat: bool, on_host: 
         here = _units(model, flat, alone)  # of the model that is traced, which has fewer layers
         sizes = {name: unit for unit in units for name in unit.names}
         for unit in here:
-            _like(unit, sizes[unit.names[0]])
+            if unit.names:  # FSDP2's root may have no weights of its own
+                _like(unit, sizes[unit.names[0]])
         if flat:
             Flat(model, recorder, here, reentrant=reentrant, accumulating=accumulating)
         else:
@@ -112,5 +113,7 @@ def _said(run: Run, offload: bool) -> list[str]:
             "Whole gradients stay on the card between the micro-batches of an update, in the dtype of the computation."
         )
     if offload:
-        said.append("The update happens in host memory, with two moments for each weight; host memory is that of one rank.")
+        said.append(
+            "The update happens in host memory, with two moments for each weight; host memory is that of one rank."
+        )
     return said

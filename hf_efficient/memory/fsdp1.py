@@ -1,4 +1,4 @@
-"""FSDP1: flat weights of a layer are gathered at once, and its gradients are copied into one before they are reduced."""
+"""FSDP1: a layer's flat weights are gathered at once, its gradients copied into one tensor before they are reduced."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from hf_efficient.memory.units import Unit
 class Flat:
     """What FSDP1 does during a step. Source: torch/distributed/fsdp/_runtime_utils.py and _flat_param.py.
 
-    With reentrant checkpointing nothing is prefetched, since a forward pass without gradients registers no hooks, and
-    frozen layers keep their inputs, with the gradients of these, until the backward pass is over: the handle of
-    `register_multi_grad_hook` keeps the node that accumulates the gradient of the checkpoint's detached input.
+    With reentrant checkpointing around the wrapped layer, as transformers 4 has it, nothing is prefetched, since a
+    forward pass without gradients registers no hooks; and frozen layers keep their inputs, with the gradients of these,
+    until the backward pass is over: the handle of `register_multi_grad_hook` keeps the node that accumulates the
+    gradient of the checkpoint's detached input.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""FSDP2: weights of a layer are gathered into a buffer and copied out of it, gradients copied into one to be reduced."""
+"""FSDP2: a layer's weights are gathered into a buffer and copied out of it, its gradients into one to be reduced."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Chunked:
         u.on_gradients(model, units, lambda unit, weight: None)
 
     def receive(self, unit: Unit) -> None:
-        """Note the buffer that is gathered into; under mixed precision, or from the host, the own part is copied first."""
+        """Note the buffer that is gathered into; mixed precision casts the own part first."""
         unit.come(self.recorder, "part", unit.part or (unit.shard if self.on_host else 0))
         unit.come(self.recorder, "buffer", unit.gathered)
         unit.go(self.recorder, "part")

@@ -70,9 +70,7 @@ def leaf_units(model: nn.Module) -> list[Unit]:
     return [
         Unit(modules=[module], names=[f"{name}.{one}" for one, _ in module.named_parameters()])
         for name, module in model.named_modules()
-        if not list(module.children())
-        and getattr(module, "weight", None) is not None
-        and module.weight.requires_grad  # type: ignore[union-attr]
+        if not list(module.children()) and getattr(module, "weight", None) is not None and module.weight.requires_grad
     ]
 
 
@@ -92,9 +90,7 @@ def split(model: nn.Module, units: Sequence[Unit], alone: set[str]) -> list[Unit
     return [unit for unit in units if unit.names] + [Unit(modules=[model], names=rest, kept=True)]
 
 
-def measure(
-    model: nn.Module, units: Sequence[Unit], ranks: int, mixed: torch.dtype | None, *, flat: bool
-) -> None:
+def measure(model: nn.Module, units: Sequence[Unit], ranks: int, mixed: torch.dtype | None, *, flat: bool) -> None:
     """Fill in the bytes of each unit. Trained weights are stored in float32 where `mixed` is the computation's dtype.
 
     `flat`: one tensor of all weights is cut; else each is cut along its first dimension, and padded.
@@ -176,7 +172,7 @@ def at_the_end(loss: torch.Tensor, first: Callable[[], None], last: Callable[[],
     """Call `first` when the backward pass from `loss` begins, and `last` when it is over."""
 
     def begun(_: torch.Tensor) -> None:
-        torch.autograd.Variable._execution_engine.queue_callback(last)  # type: ignore[attr-defined]
+        torch.autograd.Variable._execution_engine.queue_callback(last)
         first()
 
     loss.register_hook(begun)
