@@ -39,7 +39,7 @@ ORDER = (
     Change(HALF, "smaller, slower pieces"),
     Change("activation_checkpointing", "16 to 30 % of the speed, as published"),
     Change(ONE, "smaller, slower pieces"),
-    Change("activation_checkpointing(offload=True)", "the same and copies to the host"),
+    Change("activation_checkpointing(offload=True)", "copies to the host and back"),
     Change("adafactor", "another optimizer"),
     Change("lora", "only adapters train"),
     Change("qlora", "only adapters train, on weights in 4 bits"),

@@ -114,7 +114,7 @@ def _estimated(asked: _Asked) -> Estimate:
     how = _how(run, shares, machine)
     params, trainable = counted(built)
     depth = [stack.layers for stack in stacks(built)]
-    cut = whole_step(built, lambda model: batch_for(model, batch), how)
+    cut = whole_step(built, lambda model: batch_for(model, batch, packed=run.packed), how)
     ended = updated(run, shares)
     standing = _standing(shares, ended, how)
     made = timeline([*_happenings(cut, depth), *_ending(cut, ended, shares)], standing, vocabulary(built))
@@ -160,7 +160,7 @@ def share_out(model: nn.Module, run: Run, gpus: int) -> Shares:
     if run.engine == "DEEPSPEED":
         if run.autocast:
             model.to(getattr(torch, run.autocast))
-        return zero(model, run.zero, gpus)
+        return zero(model, run.zero, gpus, accumulating=run.accumulation > 1)
     if run.engine == "FSDP":
         return fsdp(model, run.fsdp, run, gpus)
     return whole(model, gpus)
@@ -181,7 +181,7 @@ def _standing(shares: Shares, ended: Update, how: Step) -> dict[str, int]:
     return {
         "weights": shares.weights,
         "optimizer": ended.state,
-        "gradients": there,
+        "gradients": there + shares.between,
         "temporary": shares.buffers + WORKSPACES,
     }
 

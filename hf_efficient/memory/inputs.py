@@ -24,18 +24,29 @@ def longest(config: Any) -> int | None:
     return int(found) if isinstance(found, int) and found > 0 else None
 
 
-def batch_for(model: nn.Module, batch: Batch, *, labels: bool = True) -> dict[str, torch.Tensor]:
+def batch_for(model: nn.Module, batch: Batch, *, packed: bool = False) -> dict[str, torch.Tensor]:
     """Return a micro-batch for the head of `model`, of tensors made where this is called.
 
     Text is batch.size x batch.seq_len tokens; images and sounds are as the configuration says. Raises ValueError where
-    a length is missing or longer than the model reads, and for a head that no rows can be made for.
+    a length is missing or longer than the model reads, and for a head that no rows can be made for. `packed`: rows of a
+    causal language model become one, in which each is a document.
     """
     inner: Any = body_of(model)
     kind = row_kind(inner)
-    values = _text(inner, kind, batch) if kind in TEXT else _others(inner, kind, batch)
-    if not labels:
-        values = {name: value for name, value in values.items() if name not in ("labels", "next_sentence_label")}
-    return values
+    if packed and kind == "causal":
+        return _packed(batch.size, _length(inner, batch))
+    return _text(inner, kind, batch) if kind in TEXT else _others(inner, kind, batch)
+
+
+def _packed(rows: int, length: int) -> dict[str, torch.Tensor]:
+    """Return one row that holds `rows` documents: positions restart, and there is no mask."""
+    with _disable_current_modes():
+        positions = torch.arange(length).repeat(rows)[None]
+    return {
+        "input_ids": _ids(1, rows * length),
+        "labels": _ids(1, rows * length),
+        "position_ids": without_data(positions),
+    }
 
 
 def _length(inner: Any, batch: Batch) -> int:

@@ -28,7 +28,8 @@ class Run:
     kernels: Mapping[str, bool] = field(default_factory=dict)
     """Liger's kernels that are on."""
     quantization: Mapping[str, Any] = field(default_factory=dict)
-    adapter: bool = False
+    packed: bool = False
+    """The rows of a batch become one row, and positions restart with each."""
     engine: str = "NO"
     zero: Mapping[str, Any] = field(default_factory=dict)
     fsdp: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +63,7 @@ def read(plan: Plan) -> Run:
         optimizer={"name": "adamw_torch_fused"} | optimizer,
         kernels={name: True for name, on in liger.items() if on},
         quantization=model.get("quantization_config") or {},
-        adapter=bool(plan["peft"]),
+        packed=bool(plan["collator"].get("padding_free")),
         engine=plan.engine,
         zero=plan["deepspeed"].get("zero_optimization", {}) if plan.engine == "DEEPSPEED" else {},
         fsdp=trainer.get("fsdp_config", {}) if plan.engine == "FSDP" else {},
@@ -87,6 +88,8 @@ def _assumptions(plan: Plan, mixed: str | None) -> list[str]:
     trainer, said = plan["trainer"], []
     if trainer.get("torch_compile") or plan["accelerator"].get("dynamo_plugin"):
         said.append("torch.compile is not modelled: the figures are those without it, and it usually needs less.")
+    if plan["collator"].get("padding_free"):
+        said.append("Packed rows are full, and each is one document; torch's attention holds a mask that parts them.")
     if mixed == "fp8":
         said.append("fp8 is not modelled: the figures are those of bf16 autocast.")
     if trainer.get("neftune_noise_alpha"):

@@ -33,8 +33,8 @@ class Shares:
     """Adds what the engine does during the step: gathers weights, reduces gradients."""
     passing: Mapping[str, int] = field(default_factory=dict)
     """What the engine's own update makes in passing: its name -> bytes."""
-    gradients: int | None = None
-    """Bytes of gradients that are there at the update; None: those of `updated`."""
+    between: int = 0
+    """Bytes of gradients that an engine keeps between the micro-batches of an update; with `wrap` alone."""
     assumptions: tuple[str, ...] = ()
 
 

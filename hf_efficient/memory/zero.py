@@ -24,7 +24,7 @@ STATES = MASTER - UPDATED
 """Bytes of float32 weights and two float32 moments."""
 
 
-def zero(model: nn.Module, how: Mapping[str, Any], ranks: int) -> Shares:
+def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: bool = False) -> Shares:
     """Return one rank's shares under ZeRO with these keys of `zero_optimization`; weights are in 16 bits by now.
 
     Source: deepspeed/runtime/zero/stage_1_and_2.py and stage3.py of 0.19.8.
@@ -34,7 +34,6 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int) -> Shares:
     offload = bool((how.get("offload_optimizer") or {}).get("device", "none") != "none")
     everything = bool((how.get("offload_param") or {}).get("device", "none") != "none")
     share = -(-numbers // ranks)
-    gradients = share if stage >= 2 else numbers
     dtype = next((p.dtype for p in model.parameters() if p.requires_grad), torch.float32)
     bucket = _bucket(model, how)
     buckets = bucket_bytes(
@@ -53,9 +52,9 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int) -> Shares:
         optimizer=0 if offload else STATES * share,
         host=host,
         buffers=buckets + (_kept_gathered(model, how) if stage == 3 else 0),
-        wrap=partial(_during, stage=stage, ranks=ranks, how=how, on_host=offload),
+        wrap=partial(_during, stage=stage, ranks=ranks, how=how, kept=accumulating or offload) if stage >= 2 else None,
+        between=share * dtype.itemsize if accumulating and stage >= 2 and not offload else 0,
         passing={"gradients in float32": 0 if offload else UPDATED * min(share, GROUP)},
-        gradients=0 if offload and stage >= 2 else gradients * dtype.itemsize,
         assumptions=_said(stage, offload, ranks),
     )
 
@@ -115,21 +114,20 @@ def _kept_gathered(model: nn.Module, how: Mapping[str, Any]) -> int:
 
 
 def _during(
-    model: nn.Module, recorder: Recorder, *, stage: int, ranks: int, how: Mapping[str, Any], on_host: bool
+    model: nn.Module, recorder: Recorder, *, stage: int, ranks: int, how: Mapping[str, Any], kept: bool
 ) -> None:
     """Add to a traced step what ZeRO does in it: reduced gradients leave, gathered weights come and go."""
-    if stage >= 2:
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(partial(_reduced, recorder, ranks, on_host))
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(partial(_reduced, recorder, ranks, kept))
     if stage == 3:
         _gather(model, recorder, _threshold(model, how))
 
 
-def _reduced(recorder: Recorder, ranks: int, on_host: bool, parameter: torch.Tensor) -> None:
-    """Keep one rank's share of a gradient that has gone into the bucket."""
+def _reduced(recorder: Recorder, ranks: int, kept: bool, parameter: torch.Tensor) -> None:
+    """Keep one rank's share of a gradient that has gone into the bucket, where there is no place for it already."""
     parameter.grad = None
-    if not on_host:
+    if not kept:
         recorder.allocate(-(-parameter.numel() // ranks) * parameter.element_size(), "gradient")
 
 
