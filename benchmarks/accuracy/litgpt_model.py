@@ -209,10 +209,27 @@ class GPT(nn.Module):
         self.h = nn.ModuleList(Block(s, rank, on) for _ in range(s.layers))
         self.ln_f = norm(s)
         self.gradient_checkpointing = False
+        self.follows, self.keeps_inputs = False, False
+        """Whether another micro-batch of this size came just before, and what its graph still holds."""
+
+    def held(self, idx: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return what the loop's variables hold of the micro-batch before, until they get new values: logits, and inputs.
+
+        `logits` and `loss` of litgpt/finetune/lora.py. The graph of a loss keeps what bitsandbytes before 0.43.2 hung on
+        its nodes: the input of each 4-bit layer, which autograd does not let go after the backward pass.
+        """
+        s, count = self.s, idx.numel()
+        if not self.follows:
+            return None, None
+        logits = torch.empty(count * s.words, dtype=torch.float32)
+        each = s.width * (1 if s.shared_norm else 2) + s.heads * s.head + s.inner
+        inputs = torch.empty(count * (each * s.layers + s.width), dtype=torch.bfloat16) if self.keeps_inputs else None
+        return logits, inputs
 
     def forward(self, idx: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
         turned = int(self.s.rotary * self.s.head)
         cos, sin = (torch.empty(idx.shape[1], turned, dtype=torch.float32) for _ in range(2))
+        old_logits, old_inputs = self.held(idx)
         x = self.wte(idx)
         if "gemma" in self.s.kind:
             x = x * 45.0
@@ -225,7 +242,10 @@ class GPT(nn.Module):
         x = self.ln_f(x)
         logits = [self.capped(self.lm_head(part)) for part in x.split(CHUNK, dim=1)]
         logits = [piece.float() for piece in logits]  # Fabric's convert_output, when the model is left
-        return {"loss": loss_of(logits, labels), "logits": logits}
+        del old_logits
+        loss = loss_of(logits, labels)
+        del old_inputs
+        return {"loss": loss, "logits": logits}
 
     def capped(self, logits: torch.Tensor) -> torch.Tensor:
         return torch.tanh(logits / 30.0) * 30.0 if self.s.softcap else logits

@@ -39,6 +39,8 @@ def traced(row: Row, config: Path) -> Any:
     )
     shares = fsdp(model, {"version": 1}, run, row.ranks) if row.sharded else None
     model.gradient_checkpointing = row.checkpointing
+    model.follows = "capped" in row.notes  # where rows are cut to one length, two of the longest follow each other
+    model.keeps_inputs = row.four_bits
     step = Step(keep_outputs=True, checkpointing=row.checkpointing)
     # the longest sample comes first, and before it there are no gradients
     with patch("hf_efficient.memory.units.keep_whole_gradients", lambda *_: None):
