@@ -13,7 +13,8 @@ from unittest.mock import patch
 
 import direct
 import torch
-from litgpt_model import GPT, Shape
+from litgpt_lora import Shape
+from litgpt_model import GPT
 from rows import Row
 from torch import nn
 

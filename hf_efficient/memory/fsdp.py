@@ -30,7 +30,7 @@ def fsdp(model: nn.Module, how: Mapping[str, Any], run: Run, ranks: int) -> Shar
     flat = int(how.get("version", how.get("fsdp_version", 2))) == 1
     alone = left_alone(model, str(how.get("ignored_modules") or ""))
     units = _units(model, flat, alone)
-    if not how.get("reshard_after_forward", True):
+    if how.get("reshard_after_forward", True) in (False, "SHARD_GRAD_OP"):
         for unit in units:
             unit.kept = True
     measure(model, units, ranks, mixed, flat=flat)
