@@ -66,7 +66,7 @@ class Row:
             return "torchtune's FSDP is not imitated"
         if "decoupled" in self.optimizer or "hand-written" in self.kernels or "torchtitan" in self.source.lower():
             return "its trainer's own model code is not imitated here"
-        if "offload" in self.notes.lower().split(";")[0] or self.host:
+        if self.host:
             return "FSDP1 with offloaded weights has no estimate"
         return ""
 
