@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from logging import CRITICAL, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ def assemble(plan: Plan, run: Run, model: Any, *, prepared_for_kbit: bool = Fals
         built = _built(copy.deepcopy(config), run)
     if prepared_for_kbit:
         built = _prepared(built)
+    if hasattr(built, "config"):
+        # As Trainer does, which reaches no deeper: T5's decoder has its own configuration, and keeps keys and values.
+        built.config.use_cache = False  # type: ignore[union-attr]
     if run.kernels.get("fused_linear_cross_entropy"):
         require_head(plan, built)
         fuse_loss(built)
@@ -53,7 +57,6 @@ def _built(config: Any, run: Run) -> nn.Module:
     attention = run.attention or getattr(config, "_attn_implementation_internal", None)
     dtype = dtype_of(run.dtype, config)
     for part in (config, getattr(config, "get_text_config", lambda: config)()):
-        part.use_cache = False
         setattr(part, "dtype" if hasattr(type(part), "dtype") or hasattr(part, "dtype") else "torch_dtype", dtype)
     with suppress(AttributeError):
         config.pad_token_id = config.pad_token_id if config.pad_token_id is not None else 0
@@ -112,12 +115,15 @@ def _checkpoint(model: Any, how: Any) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers from remarks on a model that nobody trains here."""
+    """Keep transformers from remarks on a model that nobody trains here, and torch from reports of what is caught."""
     from transformers.utils import logging
 
-    before = logging.get_verbosity()
+    reports = getLogger("torch._subclasses.fake_tensor")
+    before, level = logging.get_verbosity(), reports.level
     logging.set_verbosity_error()
+    reports.setLevel(CRITICAL)
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        reports.setLevel(level)

@@ -25,7 +25,7 @@ from hf_efficient.memory.later import evaluation
 from hf_efficient.memory.optimizers import Update, check, update
 from hf_efficient.memory.reading import Run, read
 from hf_efficient.memory.record import Event
-from hf_efficient.memory.results import GIB, PARTS, Batch, Estimate
+from hf_efficient.memory.results import GIB, PARTS, Batch, Estimate, Timeline
 from hf_efficient.memory.shares import Shares, counted, vocabulary, whole
 from hf_efficient.memory.stacks import stacks
 from hf_efficient.memory.step import Step
@@ -57,8 +57,7 @@ def estimate(
 
     `model`: a Hub id, a folder with a config.json, a configuration, or a module of yours, which stays as it is.
     `batch`: rows and lengths of one micro-batch on one GPU. `machine`: the card to fit; without it `cards` says which
-    do.
-    `gpus`: ranks; the figures are those of one. `prepared_for_kbit`: 4-bit weights went through PEFT's
+    do. `gpus`: ranks; the figures are those of one. `prepared_for_kbit`: 4-bit weights went through PEFT's
     `prepare_model_for_kbit_training`, as SFTTrainer lets them, which makes everything else float32.
 
     Raises ValueError for what cannot be built, a forward pass that depends on data, and impossible batches.
@@ -113,11 +112,7 @@ def _estimated(asked: _Asked) -> Estimate:
     shares = share_out(built, run, asked.gpus)
     how = _how(run, shares, machine)
     params, trainable = counted(built)
-    depth = [stack.layers for stack in stacks(built)]
-    cut = whole_step(built, lambda model: batch_for(model, batch, packed=run.packed), how)
-    ended = updated(run, shares)
-    standing = _standing(shares, ended, how)
-    made = timeline([*_happenings(cut, depth), *_ending(cut, ended, shares)], standing, vocabulary(built))
+    made, ended, standing, sent = _taken(built, run, shares, batch=batch, how=how)
     found = Estimate(
         model=_name(asked.model, built),
         plan=" ".join(trick.name for trick in plan.tricks),
@@ -127,12 +122,36 @@ def _estimated(asked: _Asked) -> Estimate:
         allocated_gib=made.live()[made.peak] / GIB,
         breakdown={part: made.parts[part][made.peak] / GIB for part in PARTS},
         peak_at=made.label,
-        host_gib=(shares.host + ended.host + sum(how.host)) / GIB,
+        host_gib=(shares.host + ended.host + sent) / GIB,
         moments=moments(made) | _later(run, batch, built, standing, how, asked.gpus),
         assumptions=(*ALWAYS, *run.assumptions, *how.said, *shares.assumptions, *ended.notes),
         timeline=made,
     )
     return judged(found, machine)
+
+
+def _taken(
+    built: nn.Module, run: Run, shares: Shares, *, batch: Batch, how: Step
+) -> tuple[Timeline, Update, dict[str, int], int]:
+    """Return a step's timeline, what its update takes, the bytes that are there all through, and those on the host."""
+    depth = [stack.layers for stack in stacks(built)]
+    cut = whole_step(built, lambda model: batch_for(model, batch, packed=run.packed), how)
+    ended = updated(run, shares)
+    standing = _standing(shares, ended, how)
+    made = timeline([*_happenings(cut, depth), *_ending(cut, ended, shares)], standing, vocabulary(built))
+    return made, ended, standing, sum(event.host for segment in cut for event in segment.events)
+
+
+def on_cpu(plan: Plan, model: Any, batch: Batch) -> Timeline:
+    """Return the timeline of a step on a CPU, with its own kernels and autocast: to be held against a real one.
+
+    All but the imitation of CUDA is what `estimate` does.
+    """
+    run = read(plan)
+    built = assemble(plan, run, model)
+    shares = share_out(built, run, 1)
+    how = replace(_how(run, shares, None), imitate=False)
+    return _taken(built, run, shares, batch=batch, how=how)[0]
 
 
 def _name(model: Any, built: Any) -> str:
@@ -182,7 +201,7 @@ def _standing(shares: Shares, ended: Update, how: Step) -> dict[str, int]:
         "weights": shares.weights,
         "optimizer": ended.state,
         "gradients": there + shares.between,
-        "temporary": shares.buffers + WORKSPACES,
+        "temporary": shares.buffers + (WORKSPACES if how.imitate else 0),
     }
 
 

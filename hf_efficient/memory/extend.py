@@ -42,11 +42,11 @@ def segments(events: Sequence[Event], marks: Sequence[Mark], periods: Sequence[i
     return cut
 
 
-def extended(cut: Sequence[Segment], stack: int, more: int) -> list[Segment]:
-    """Return the trace with `more` units of one stack between its second and its third, which must do the same.
+def extended(cut: Sequence[Segment], stack: int, more: int, *, after: int = 1) -> list[Segment]:
+    """Return the trace with `more` units of one stack behind its unit `after`, which must do as the next one does.
 
-    The trace has four units of that stack. What a unit frees is its own, its neighbours', or one storage for all of
-    them; what the units leave behind goes where the second's goes. Raises NotAlikeError where that is not so.
+    What a unit frees is its own, its neighbours', or one storage for all of them; what the units leave behind goes
+    where that one's goes. Raises NotAlikeError where that is not so.
     """
     own = {(s.phase, s.unit): s for s in cut if s.stack == stack and s.unit != BETWEEN}
     if len(own) != sum(s.stack == stack and s.unit != BETWEEN for s in cut):
@@ -56,8 +56,12 @@ def extended(cut: Sequence[Segment], stack: int, more: int) -> list[Segment]:
         for place, segment in own.items()
         for number, event in enumerate(e for e in segment.events if e.size >= 0)
     }
-    pattern = {phase: _pattern(own[phase, 1], own.get((phase, 2)), keys) for phase, unit in own if unit == 1}
-    return _Longer(stack, more, keys, pattern).trace(cut)
+    pattern = {
+        phase: _pattern(segment, own.get((phase, after + 1)), keys)
+        for (phase, unit), segment in own.items()
+        if unit == after
+    }
+    return _Longer(stack, more, after=after, keys=keys, pattern=pattern).trace(cut)
 
 
 Freed = tuple[str, int, int] | int
@@ -65,7 +69,7 @@ Freed = tuple[str, int, int] | int
 
 
 def _pattern(one: Segment, other: Segment | None, keys: dict[tuple[Place, int], int]) -> list[Freed | None]:
-    """Return what each event of the second unit frees, None for one that allocates. The third must do the same."""
+    """Return what each event of a unit frees, None for one that allocates. The next must do the same."""
     if other is None or len(one.events) != len(other.events):
         raise NotAlikeError(f"two neighbouring layers differ in what they do {one.phase}")
     where = {key: (phase, unit, number) for ((phase, unit), number), key in keys.items()}
@@ -78,15 +82,15 @@ def _pattern(one: Segment, other: Segment | None, keys: dict[tuple[Place, int], 
         elif a.key == b.key:
             found.append(a.key)
         else:
-            found.append(_relative(where.get(a.key), where.get(b.key)))
+            found.append(_relative(where.get(a.key), where.get(b.key), one.unit))
     return found
 
 
-def _relative(a: tuple[str, int, int] | None, b: tuple[str, int, int] | None) -> Freed:
+def _relative(a: tuple[str, int, int] | None, b: tuple[str, int, int] | None, unit: int) -> Freed:
     """Return what a unit frees as seen from it. The first and the last unit may number their storages otherwise."""
     if a is None or b is None or (a[0], a[1] + 1) != b[:2]:
         raise NotAlikeError("two neighbouring layers free what is not each one's own")
-    further = a[1] - 1
+    further = a[1] - unit
     if further == 0 and a[2] != b[2]:
         raise NotAlikeError("two neighbouring layers free what is not each one's own")
     return a[0], further, b[2] if further < 0 else a[2]
@@ -96,18 +100,24 @@ class _Longer:
     """The longer trace in the making."""
 
     def __init__(
-        self, stack: int, more: int, keys: dict[tuple[Place, int], int], pattern: dict[str, list[Freed | None]]
+        self,
+        stack: int,
+        more: int,
+        *,
+        after: int,
+        keys: dict[tuple[Place, int], int],
+        pattern: dict[str, list[Freed | None]],
     ) -> None:
-        self.stack, self.more, self.pattern = stack, more, pattern
+        self.stack, self.more, self.after, self.pattern = stack, more, after, pattern
         self.keys = {((phase, self._long(unit)), number): key for ((phase, unit), number), key in keys.items()}
         self.short = dict(keys)
         self.made: dict[int, range] = {}
-        """Key of the second unit's storage -> those of the copies."""
+        """Key of a storage of the unit that is copied -> those of the copies."""
         self.first: dict[tuple[str, int], int] = {}
         """Phase and number of a storage -> its key in the first copy; those of the others follow."""
 
     def _long(self, unit: int) -> int:
-        return unit + self.more if unit >= 2 else unit
+        return unit + self.more if unit > self.after else unit
 
     def trace(self, cut: Sequence[Segment]) -> list[Segment]:
         """Return the longer trace."""
@@ -115,27 +125,28 @@ class _Longer:
         out: list[Segment] = []
         begun: set[str] = set()
         for segment in cut:
-            if segment.stack != self.stack or segment.unit not in (1, 2):
+            if segment.stack != self.stack or segment.unit not in (self.after, self.after + 1):
                 out.append(segment._replace(unit=self._long(segment.unit)) if segment.stack == self.stack else segment)
                 continue
-            copies = [self._copy(segment, unit) for unit in range(2, 2 + self.more)]
+            copies = [self._copy(segment, unit) for unit in range(self.after + 1, self.after + 1 + self.more)]
             here = self._copy(segment, self._long(segment.unit))
             if segment.phase in begun:  # the copies stand before the second of the two that come by
-                out += copies if segment.unit == 2 else copies[::-1]
+                out += copies if segment.unit > self.after else copies[::-1]
             begun.add(segment.phase)
             out.append(here)
         return self._let_go(out)
 
     def _name_copies(self, fresh: int) -> None:
         for ((phase, unit), number), key in self.short.items():
-            if unit == 1:
+            if unit == self.after:
                 self.made[key] = range(fresh, fresh + self.more)
                 self.first[phase, number] = fresh
                 fresh += self.more
 
     def _key(self, phase: str, unit: int, number: int) -> int:
-        if 2 <= unit < 2 + self.more:
-            return self.first[phase, number] + unit - 2
+        copy = unit - self.after - 1
+        if 0 <= copy < self.more:
+            return self.first[phase, number] + copy
         return self.keys[(phase, unit), number]
 
     def _copy(self, segment: Segment, unit: int) -> Segment:
@@ -153,10 +164,10 @@ class _Longer:
 
     def _at_an_end(self, unit: int, further: int) -> bool:
         """Say whether what the first or the last of the like units frees lies beyond them, as in the short trace."""
-        return (unit == 1 and further < 0) or (unit == self._long(2) and further > 0)
+        return (unit == self.after and further < 0) or (unit == self._long(self.after + 1) and further > 0)
 
     def _let_go(self, out: list[Segment]) -> list[Segment]:
-        """Free what the copies leave behind where the second unit's goes."""
+        """Free what the copies leave behind where that of their model goes."""
         freed = {event.key for segment in out for event in segment.events if event.size < 0}
         left = {key: [each for each in copies if each not in freed] for key, copies in self.made.items()}
         longer = []

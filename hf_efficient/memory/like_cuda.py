@@ -106,6 +106,13 @@ def _high(value: Any) -> Any:
     return value.float() if isinstance(value, torch.Tensor) and value.dtype in SIXTEEN else value
 
 
+class LikeCpu(TorchFunctionMode):
+    """Compute as the CPU does where tensors without data cannot: their grouped product takes bfloat16 alone."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (grouped_mm if func in GROUPED else func)(*args, **kwargs or {})
+
+
 def not_the_cpus_autocast() -> Any:
     """Return a context in which autocast for the CPU can be on and does nothing of its own."""
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))

@@ -27,13 +27,11 @@ def quantized(model: nn.Module, how: Mapping[str, Any], dtype: torch.dtype) -> n
     except ImportError:
         raise ValueError("4-bit weights need bitsandbytes: run `pip install 'hf-efficient[quant]'`.") from None
     config = BitsAndBytesConfig(**how)
-    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     replace: Any = integration.replace_with_bnb_linear
     keywords: dict[str, Any] = {"quantization_config": config, "modules_to_not_convert": _kept(model)}
     known = inspect.signature(replace).parameters
     made: nn.Module = replace(model, **{key: value for key, value in keywords.items() if key in known})
-    for name in linear:
-        layer = made.get_submodule(name)
+    for layer in made.modules():  # GPT-2's Conv1D among them
         if type(layer).__name__ == "Linear4bit":
             _pack(layer, how, dtype)
     made.is_loaded_in_4bit = made.is_quantized = True  # type: ignore[assignment]
@@ -41,12 +39,12 @@ def quantized(model: nn.Module, how: Mapping[str, Any], dtype: torch.dtype) -> n
 
 
 def _kept(model: Any) -> list[str]:
-    """Return the modules that stay as they are: the output embeddings, by the rule of transformers."""
+    """Return the modules that stay as they are, by the rule of transformers: the output embeddings, and T5's `wo`."""
     try:
         from transformers.quantizers.base import get_keys_to_not_convert
     except ImportError:
         from transformers.integrations import get_keys_to_not_convert
-    return list(get_keys_to_not_convert(model) or [])
+    return [*(get_keys_to_not_convert(model) or ()), *(getattr(model, "_keep_in_fp32_modules", None) or ())]
 
 
 def _pack(layer: Any, how: Mapping[str, Any], dtype: torch.dtype) -> None:

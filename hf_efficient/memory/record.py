@@ -26,7 +26,9 @@ class Event(NamedTuple):
     shape: tuple[int, ...] = ()
     dtype: str = ""
     role: str = ""
-    """`gradient` for what stays in a parameter's `.grad`, `gathered` for weights of other ranks, `bucket`."""
+    """`gradient` for what stays in a parameter's `.grad`, `gathered` for weights of other ranks."""
+    host: int = 0
+    """Bytes that go to host memory, and stay there until the step is over."""
 
 
 class Mark(NamedTuple):
@@ -92,6 +94,11 @@ class Recorder(TorchDispatchMode):
     def free(self, key: int, size: int) -> None:
         """Note that what `allocate` noted is gone."""
         self.events.append(Event(key, -rounded(size), self.phase))
+
+    def send(self, size: int) -> None:
+        """Note bytes that go to host memory."""
+        self._count += 1
+        self.events.append(Event(self._count, 0, self.phase, host=size))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

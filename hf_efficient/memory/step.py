@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from hf_efficient.memory.build import tensors
 from hf_efficient.memory.extend import BETWEEN
 from hf_efficient.memory.flash import flash_attention
-from hf_efficient.memory.like_cuda import LikeCuda, not_the_cpus_autocast
+from hf_efficient.memory.like_cuda import LikeCpu, LikeCuda, not_the_cpus_autocast
 from hf_efficient.memory.record import Event, Mark, Recorder
 from hf_efficient.memory.values import Values, answered
 
@@ -53,8 +53,6 @@ class Step:
     """Called before the step; may add hooks, such as those that gather sharded weights."""
     paths: tuple[str, ...] = ()
     """Module lists whose layers are marked."""
-    host: list[int] = field(default_factory=list)
-    """Bytes sent to host memory, one each."""
     said: list[str] = field(default_factory=list)
     """What was assumed on the way."""
 
@@ -93,14 +91,18 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
     return Traced(events[: recorder.ended], [mark for mark in recorder.marks if mark.at <= recorder.ended])
 
 
+def _kernels(step: Step) -> Any:
+    """Return the mode in which the kernels are those of the device."""
+    return LikeCuda(step.flash) if step.imitate else LikeCpu()
+
+
 def _pass(model: nn.Module, inputs: Mapping[str, Any], step: Step, recorder: Recorder) -> None:
-    like_cuda: Any = LikeCuda(step.flash) if step.imitate else contextlib.nullcontext()
     cast = torch.autocast("cpu", dtype=step.autocast, enabled=step.autocast is not None)
     values = Values()
     with values, recorder:
-        with recorder.during("forward"), like_cuda:
+        with recorder.during("forward"), _kernels(step):
             loss, outputs = _forward(model, inputs, step, cast)
-        with recorder.during("backward"), LikeCuda(step.flash) if step.imitate else contextlib.nullcontext():
+        with recorder.during("backward"), _kernels(step):
             recorder.mark(0, BETWEEN)
             loss.backward()
         del loss, outputs
@@ -165,19 +167,20 @@ def _recompute(model: nn.Module, recorder: Recorder, step: Step) -> None:
 
     @contextlib.contextmanager
     def again() -> Iterator[None]:
-        with recorder.during("recompute"), LikeCuda(step.flash) if step.imitate else contextlib.nullcontext():
+        with recorder.during("recompute"), _kernels(step):
             yield
 
     call = partial(checkpoint, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), again()))
     if step.reentrant:
         call = partial(_reentrant, recorder, again)
     if step.offload:
-        call = partial(_on_host, call, step.host)
+        call = partial(_on_host, call, recorder)
     for module in model.modules():
         if getattr(module, "gradient_checkpointing", False):
             module._gradient_checkpointing_func = call  # type: ignore[assignment]
 
 
+<<<<<<< HEAD
 def _reentrant(recorder: Recorder, again: Callable[[], Any], function: Any, *args: Any, **kwargs: Any) -> Any:
     """Checkpoint as PyTorch's old way does; the layer's backward pass is marked where the checkpoint's begins."""
     from torch.utils.checkpoint import checkpoint
@@ -198,10 +201,13 @@ def _reentrant(recorder: Recorder, again: Callable[[], Any], function: Any, *arg
 
 
 def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: Any) -> Any:
+=======
+def _on_host(call: Callable[..., Any], recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
+>>>>>>> main
     """Checkpoint as `save_on_cpu` does: what is saved leaves the card, and comes back as a new tensor."""
 
     def pack(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
-        host.append(tensor.numel() * tensor.element_size())
+        recorder.send(tensor.numel() * tensor.element_size())
         return tensor.shape, tensor.dtype
 
     def unpack(packed: tuple[torch.Size, torch.dtype]) -> torch.Tensor:

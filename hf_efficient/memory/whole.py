@@ -5,21 +5,20 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
-from hf_efficient.memory.build import faked
-from hf_efficient.memory.extend import BETWEEN, NotAlikeError, Segment, extended, segments
+from hf_efficient.memory.build import body_of, faked
+from hf_efficient.memory.extend import NotAlikeError, Segment, extended, segments
 from hf_efficient.memory.quantize import dequantizing
-from hf_efficient.memory.record import Event
 from hf_efficient.memory.stacks import KEPT, Stack, shorten, stacks
 from hf_efficient.memory.step import Step, Traced, trace
 from hf_efficient.memory.values import Values
+from hf_efficient.wording import one_sentence
 
 Inputs = Callable[[nn.Module], dict[str, Any]]
 
@@ -31,16 +30,26 @@ def whole_step(model: nn.Module, inputs: Inputs, step: Step, *, fast: bool = Tru
     exactly the longer one, every layer is traced. Raises ValueError where the forward pass depends on data.
     """
     found = stacks(model)
-    if not found or not fast:
+    for longer in (0, 1) if found and fast else ():
+        with suppress(Exception):  # a model may not run with fewer layers; what is wrong with it, the whole one says
+            return _from_few(model, inputs, step, longer=longer)
+    with _in_a_sentence(model):
         return _traced(model, inputs, step, found)
-    fewer, more = (_shortened(model, found, units) for units in (KEPT, KEPT + 1))
-    try:
-        few = _traced(fewer, inputs, step, found)
-        if heights(_extended(few, [1] * len(found))) != heights(_traced(more, inputs, step, found)):
-            raise NotAlikeError("one more layer does something else")
-        return _extended(few, [stack.units - KEPT for stack in found])
-    except (NotAlikeError, IndexError, KeyError):
-        return _traced(model, inputs, step, found)
+
+
+def _from_few(model: nn.Module, inputs: Inputs, step: Step, *, longer: int) -> list[Segment]:
+    """Return the whole trace from a short one; raise NotAlikeError where that does not extend to one more unit.
+
+    `longer`: units that stand before those which must be alike, besides the first. Where checkpointed layers share a
+    bias (T5), the second one is the last to add to its gradient.
+    """
+    kept = KEPT + longer
+    found = stacks(model)
+    fewer, more = (_shortened(model, found, units) for units in (kept, kept + 1))
+    few = _traced(fewer, inputs, step, found)
+    if heights(_extended(few, [1] * len(found), longer)) != heights(_traced(more, inputs, step, found)):
+        raise NotAlikeError("one more layer does something else")
+    return _extended(few, [stack.units - kept for stack in found], longer)
 
 
 def _shortened(model: nn.Module, found: Sequence[Stack], units: int) -> nn.Module:
@@ -56,9 +65,9 @@ def _shortened(model: nn.Module, found: Sequence[Stack], units: int) -> nn.Modul
             setattr(model.get_submodule(parent), name, whole)
 
 
-def _extended(few: list[Segment], more: Sequence[int]) -> list[Segment]:
+def _extended(few: list[Segment], more: Sequence[int], longer: int) -> list[Segment]:
     for stack, units in enumerate(more):
-        few = extended(few, stack, units)
+        few = extended(few, stack, units, after=1 + longer)
     return few
 
 
@@ -81,19 +90,28 @@ def _traced(model: nn.Module, inputs: Inputs, step: Step, marked: Sequence[Stack
         batch = inputs(model)
     step = copy.copy(step)
     step.paths = tuple(stack.path for stack in marked)
-    with dequantizing(model), _saying_what_depends_on_data(model):
+    with dequantizing(model):
         done: Traced = trace(model, batch, step, mode)
     return segments(done.events, done.marks, [stack.period for stack in marked] or [1])
 
 
 @contextmanager
-def _saying_what_depends_on_data(model: nn.Module) -> Iterator[None]:
+def _in_a_sentence(model: nn.Module) -> Iterator[None]:
+    """Say of a model that cannot be traced what it is that cannot."""
+    name = type(body_of(model)).__name__
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ValueError(
-            f"{type(model).__name__} decides by its data what it computes ({error.func} in {_place(error)}), so that "
-            "its memory depends on the values of a batch: measure a real step instead."
+            f"{name} decides by its data what it computes ({error.func} in {_place(error)}), so that its memory "
+            "depends on the values of a batch: measure a real step instead."
+        ) from error
+    except ValueError:
+        raise
+    except Exception as error:  # whatever a model's code raises
+        raise ValueError(
+            f"{name} does not compute on tensors without data ({type(error).__name__} in {_place(error)}: "
+            f"{one_sentence(error)[:300]}): check its configuration, or measure a real step instead."
         ) from error
 
 
@@ -102,20 +120,3 @@ def _place(error: BaseException) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
     frames = [f for f in frames if "/memory/" not in f.filename] or frames
     return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else "its forward pass"
-
-
-def events_of(cut: Sequence[Segment]) -> Iterator[tuple[Event, int, int]]:
-    """Yield every event with the stack and the unit in which it happens; unit -1 between the layers."""
-    for segment in cut:
-        for event in segment.events:
-            yield event, segment.stack, segment.unit if segment.unit != BETWEEN else BETWEEN
-
-
-def nbytes(tensors: Iterator[torch.Tensor]) -> int:
-    """Return the bytes of these tensors' storages on the card, each once."""
-    from hf_efficient.memory.record import rounded
-
-    seen: dict[int, int] = {}
-    for tensor in tensors:
-        seen.setdefault(id(tensor), rounded(tensor.untyped_storage().nbytes()))
-    return sum(seen.values())
