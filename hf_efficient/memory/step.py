@@ -180,7 +180,6 @@ def _recompute(model: nn.Module, recorder: Recorder, step: Step) -> None:
             module._gradient_checkpointing_func = call  # type: ignore[assignment]
 
 
-<<<<<<< HEAD
 def _reentrant(recorder: Recorder, again: Callable[[], Any], function: Any, *args: Any, **kwargs: Any) -> Any:
     """Checkpoint as PyTorch's old way does; the layer's backward pass is marked where the checkpoint's begins."""
     from torch.utils.checkpoint import checkpoint
@@ -200,10 +199,7 @@ def _reentrant(recorder: Recorder, again: Callable[[], Any], function: Any, *arg
     return out
 
 
-def _on_host(call: Callable[..., Any], host: list[int], *args: Any, **kwargs: Any) -> Any:
-=======
 def _on_host(call: Callable[..., Any], recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
->>>>>>> main
     """Checkpoint as `save_on_cpu` does: what is saved leaves the card, and comes back as a new tensor."""
 
     def pack(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
