@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
@@ -93,8 +94,7 @@ def prepared(row: Row, plan: Plan, folder: str) -> torch.nn.Module:
     """Return the model with its adapter, in float32 as PEFT makes it, and embeddings through which gradients go."""
     model: Any = assemble(plan, read(plan), folder)
     if type(model).__name__.startswith("GPTBigCode"):
-        # Alone of its kind it does not switch the cache off: each layer's keys and values stay, and nobody reads them.
-        model.config.use_cache = True
+        model.transformer.forward = MethodType(_with_a_cache, model.transformer)
     if row.attention.startswith("flash") and not type(model).__name__.startswith("GPTBigCode"):
         for module in model.modules():  # before 4.48 a model keeps what it was built with, and makes a mask for sdpa
             if "_attn_implementation" in vars(module):
@@ -119,3 +119,11 @@ def prepared(row: Row, plan: Plan, folder: str) -> torch.nn.Module:
         if row.kernels and row.four_bits:
             model = fuse_adapters(model)
     return model
+
+
+def _with_a_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keep each layer's keys and values, which nobody reads.
+
+    gpt_bigcode alone does so with checkpointing, and Trainer of transformers 4.48 leaves `use_cache` on.
+    """
+    return type(self).forward(self, *args, **kwargs | {"use_cache": True})
