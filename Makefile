@@ -3,6 +3,7 @@
 # make test-fast one process, no launches (under a minute);  make test-all everything
 # make lint      ruff and mypy;  make generate  rebuild generated files;  make bench-startup  start-up times;
 #                make bench-sharded  ZeRO, FSDP2 and DDP on two processes against one (4 minutes)
+# make accuracy  the memory estimate against published measurements (8 minutes, 200 MB of releases once); ROWS=FILE another table
 # make reality   traced steps against real ones on this CPU (4 minutes), into docs/measured/reality.json
 # make promises  every trick on every head (under 20 minutes), into docs/measured/promises.json and docs/promises.md
 
@@ -13,7 +14,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 LAUNCH := accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 
-.PHONY: run test test-fast test-rest test-all lint generate promises reality bench-startup bench-sharded clean
+.PHONY: run test test-fast test-rest test-all lint generate promises accuracy reality bench-startup bench-sharded clean
 
 run: $(VENV)/.base
 	$(LAUNCH) recipes/causal_lm.py $(ARGS)
@@ -39,6 +40,9 @@ generate: $(VENV)/.base
 
 promises: $(VENV)/.test
 	OMP_NUM_THREADS=1 python benchmarks/promises.py && python -m hf_efficient.generate
+
+accuracy: $(VENV)/.test
+	python benchmarks/accuracy --json docs/measured/accuracy.json $(if $(ROWS),--rows $(ROWS))
 
 reality: $(VENV)/.test
 	OMP_NUM_THREADS=1 python benchmarks/reality.py

@@ -19,6 +19,7 @@ from hf_efficient.memory.build import body_of
 from hf_efficient.memory.changes import cheapest
 from hf_efficient.memory.extend import BETWEEN, Segment
 from hf_efficient.memory.fit import judged
+from hf_efficient.memory.fsdp import fsdp
 from hf_efficient.memory.inputs import batch_for
 from hf_efficient.memory.later import evaluation
 from hf_efficient.memory.optimizers import Update, check, update
@@ -172,6 +173,7 @@ def _how(run: Run, shares: Shares, machine: Machine | None) -> Step:
         autocast=getattr(torch, run.autocast) if run.autocast and run.engine != "DEEPSPEED" else None,
         checkpointing=run.checkpointing is not None,
         offload=bool(checkpointing.get("offload")),
+        reentrant=bool(checkpointing.get("reentrant")),
         accumulating=run.accumulation > 1 and shares.wrap is None,
         flash=machine is None or machine.capability >= (8, 0) or machine.accelerator == "rocm",
         package=run.flash,
@@ -186,7 +188,7 @@ def share_out(model: nn.Module, run: Run, gpus: int) -> Shares:
             model.to(getattr(torch, run.autocast))
         return zero(model, run.zero, gpus, accumulating=run.accumulation > 1)
     if run.engine == "FSDP":
-        raise NotImplementedError
+        return fsdp(model, run.fsdp, run, gpus)
     return whole(model, gpus)
 
 

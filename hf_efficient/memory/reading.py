@@ -21,7 +21,7 @@ class Run:
     """Of the weights as loaded; None: as the checkpoint has them."""
     attention: str | None = None
     checkpointing: Mapping[str, Any] | None = None
-    """`every_n_layers` and `offload`; None: every activation is kept."""
+    """`every_n_layers`, `offload` and `reentrant`; None: every activation is kept."""
     accumulation: int = 1
     max_grad_norm: float = 1.0
     optimizer: Mapping[str, Any] = field(default_factory=lambda: {"name": "adamw_torch_fused"})
@@ -55,7 +55,7 @@ def read(plan: Plan) -> Run:
         autocast={"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}.get(mixed or ""),
         dtype=model.get("dtype"),
         attention=model.get("attn_implementation"),
-        checkpointing=_checkpointing(trainer),
+        checkpointing=_checkpointing(trainer, trainer.get("fsdp_config", {}) if plan.engine == "FSDP" else {}),
         accumulation=int(
             trainer.get("gradient_accumulation_steps") or accelerator.get("gradient_accumulation_steps", 1)
         ),
@@ -73,11 +73,15 @@ def read(plan: Plan) -> Run:
     )
 
 
-def _checkpointing(trainer: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    if not trainer.get("activation_checkpointing"):
+def _checkpointing(trainer: Mapping[str, Any], sharing: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if not trainer.get("activation_checkpointing") and not sharing.get("activation_checkpointing"):
         return None
     asked = trainer.get("activation_checkpointing_kwargs") or {}
-    return {"every_n_layers": asked.get("every_n_layers", 1), "offload": asked.get("offload", False)}
+    return {
+        "every_n_layers": asked.get("every_n_layers", 1),
+        "offload": asked.get("offload", False),
+        "reentrant": asked.get("use_reentrant", False),
+    }
 
 
 def _assumptions(plan: Plan, mixed: str | None) -> list[str]:

@@ -38,6 +38,8 @@ class Step:
     checkpointing: bool = False
     offload: bool = False
     """Checkpointed inputs are kept in host memory."""
+    reentrant: bool = False
+    """Checkpointing is the old one, whose backward pass runs another one inside."""
     accumulating: bool = False
     """Gradients of an earlier micro-batch are there."""
     flash: bool = True
@@ -150,6 +152,7 @@ def _leave(recorder: Recorder, stack: int, place: int, last: bool, layer: nn.Mod
     tensor = out if isinstance(out, torch.Tensor) else next((o for o in out if isinstance(o, torch.Tensor)), None)
     if tensor is not None and tensor.requires_grad:
         tensor.register_hook(partial(_back, recorder, stack, place))
+    layer.__dict__["_place"] = stack, place
     if last:
         recorder.mark(stack, BETWEEN)
 
@@ -168,11 +171,32 @@ def _recompute(model: nn.Module, recorder: Recorder, step: Step) -> None:
             yield
 
     call = partial(checkpoint, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), again()))
+    if step.reentrant:
+        call = partial(_reentrant, recorder, again)
     if step.offload:
         call = partial(_on_host, call, recorder)
     for module in model.modules():
         if getattr(module, "gradient_checkpointing", False):
             module._gradient_checkpointing_func = call  # type: ignore[assignment]
+
+
+def _reentrant(recorder: Recorder, again: Callable[[], Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Checkpoint as PyTorch's old way does; the layer's backward pass is marked where the checkpoint's begins."""
+    from torch.utils.checkpoint import checkpoint
+
+    def run(*inputs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return function(*inputs, **kwargs)
+        with again():
+            return function(*inputs, **kwargs)
+
+    out = checkpoint(run, *args, use_reentrant=True, preserve_rng_state=False)
+    layer = getattr(function, "__self__", None) or getattr(getattr(function, "func", None), "__self__", None)
+    tensor = out if isinstance(out, torch.Tensor) else next((o for o in out if isinstance(o, torch.Tensor)), None)
+    place = vars(layer).get("_place") if layer is not None else None
+    if place is not None and tensor is not None and tensor.requires_grad:
+        tensor.register_hook(partial(_back, recorder, *place))
+    return out
 
 
 def _on_host(call: Callable[..., Any], recorder: Recorder, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,61 @@
+"""A model that is none of transformers' -> its peak, through the parts that `estimate` is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_efficient.memory import estimate as whole
+from hf_efficient.memory.reading import Run
+from hf_efficient.memory.results import GIB, PARTS
+from hf_efficient.memory.shares import Shares
+from hf_efficient.memory.shares import whole as unsharded
+from hf_efficient.memory.stacks import stacks
+from hf_efficient.memory.step import Step
+from hf_efficient.memory.timeline import moments, timeline
+from hf_efficient.memory.whole import whole_step
+
+
+def peak(
+    model: nn.Module,
+    inputs: Callable[[nn.Module], dict[str, Any]],
+    run: Run,
+    *,
+    step: Step,
+    shares: Shares | None = None,
+    update: bool = True,
+    late: bool = True,
+) -> Any:
+    """Return peak, moments and breakdown of one step, as an Estimate names them.
+
+    `update` False: of its passes alone, before there is any state. `late` False: weights are updated one by one as soon
+    as their gradient is there, so that nothing comes after the passes.
+    """
+    shares = shares or unsharded(model)
+    step = replace(step, wrap=shares.wrap)
+    depth = [stack.layers for stack in stacks(model)]
+    cut = whole_step(model, inputs, step)
+    ended = whole.updated(run, shares if update else replace(shares, optimizer=0))
+    standing = whole._standing(shares, ended, step)
+    happenings = [*whole._happenings(cut, depth), *(whole._ending(cut, ended, shares) if late else ())]
+    made = timeline(happenings, standing, None)
+    return SimpleNamespace(
+        allocated_gib=made.live()[made.peak] / GIB,
+        peak_at=made.label,
+        moments=moments(made),
+        breakdown={part: made.parts[part][made.peak] / GIB for part in PARTS},
+    )
+
+
+def tokens(row: Any) -> Callable[[nn.Module], dict[str, Any]]:
+    """Return what makes a batch of token ids and labels."""
+
+    def make(_: nn.Module) -> dict[str, Any]:
+        return {name: torch.zeros((row.batch, row.seq), dtype=torch.long) for name in ("idx", "labels")}
+
+    return make

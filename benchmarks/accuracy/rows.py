@@ -1,0 +1,172 @@
+"""The table of published measurements: what each row says of a run."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).parents[2] / "../shared/measurements/published_training_measurements.csv"
+JUDGED = ("hf-1gpu-allocated", "hf-fsdp-allocated", "hf-fused-allocated", "other-allocated")
+"""Groups whose figure is torch's peak of allocated bytes, which is what the tracer says."""
+SHOWN = ("reserved", "device", "fit", "speed")
+"""Groups shown beside: reserved bytes, nvidia-smi and times are not what the tracer says."""
+SILENT = "4.48.1"
+"""Of a row that names no release of transformers."""
+SOURCES = {"requirements_granite.txt": ("4.45.0", "0.12.0")}
+"""File that a row's notes name instead of a release -> transformers and peft in it, as fms-acceleration has it."""
+PEFT = "0.13.2"
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row; GiB are 2**30 bytes."""
+
+    id: str
+    group: str
+    model: str
+    published: float | None
+    dtype: str
+    """Of the weights as loaded; of 4-bit weights, of those that stay."""
+    autocast: str | None
+    batch: int
+    seq: int
+    accumulation: int
+    checkpointing: bool
+    offload: bool
+    optimizer: str
+    attention: str
+    lora_r: int
+    lora_targets: tuple[str, ...]
+    four_bits: bool
+    double: bool
+    ranks: int
+    sharded: bool
+    host: bool
+    ddp: bool
+    gpu: str
+    kernels: str
+    notes: str
+    source: str
+    transformers: str
+    peft: str
+    marks: tuple[str, ...] = field(default=())
+    silent: bool = False
+    """Whether the table names no release, and its notes name one: the row is traced with SILENT as well."""
+    ran: bool | None = None
+    """Of a row of the group `fit`: False where it ran out of memory."""
+
+    @property
+    def unlike(self) -> str:
+        """Return why a row's own code is not imitated, or nothing."""
+        if "torchtune" in self.source and self.sharded:
+            return "torchtune's FSDP is not imitated"
+        if "decoupled" in self.optimizer or "hand-written" in self.kernels or "torchtitan" in self.source.lower():
+            return "its trainer's own model code is not imitated here"
+        if self.host:
+            return "FSDP1 with offloaded weights has no estimate"
+        return ""
+
+    @property
+    def setting(self) -> str:
+        """Return in a few words what was run."""
+        said = [
+            f"{self.batch}x{self.seq}",
+            "nf4" if self.four_bits else self.dtype.replace("float", "f").replace("bf", "bf"),
+        ]
+        said += [f"amp {self.autocast}"] if self.autocast else []
+        said += [f"lora r{self.lora_r} {','.join(self.lora_targets)}"] if self.lora_r else ["full"]
+        said += ["ckpt"] if self.checkpointing else []
+        said += [f"fsdp {self.ranks}"] if self.sharded else []
+        said += [self.kernels] if self.kernels else []
+        return " ".join(said)
+
+
+def read(table: Path) -> list[Row]:
+    """Return every row of a group that is judged or shown. Raises SystemExit where there is no table."""
+    if not table.is_file():
+        raise SystemExit(
+            f"There is no table {table}: write ROWS=FILE, of the columns that shared/measurements/README.md names."
+        )
+    with table.open(newline="") as file:
+        return [row(columns) for columns in csv.DictReader(file) if columns["group"] in (*JUDGED, *SHOWN)]
+
+
+def row(columns: dict[str, str]) -> Row:
+    """Return what a line of the table says."""
+    notes, quantized = columns["notes"], columns["quant"] not in ("none", "")
+    release, peft, marks = _releases(columns)
+    dtype = next((DTYPES[name] for name in DTYPES if columns["weights_dtype"].startswith(name)), "bfloat16")
+    amp = next((DTYPES[name] for name in ("bf16", "fp16") if columns["amp"].startswith(name)), None)
+    stage = columns["zero_stage"]
+    return Row(
+        id=columns["id"],
+        group=columns["group"],
+        model=columns["model"],
+        published=_gib(columns),
+        dtype=dtype,
+        autocast=None if columns["amp"].startswith("no") else amp,
+        batch=_number(columns["batch"], 1),
+        seq=_number(columns["seq"], 0),
+        accumulation=_number(columns["accum"], 1),
+        checkpointing=columns["ckpt"].startswith("yes"),
+        offload="offload" in columns["ckpt"],
+        optimizer=columns["optimizer"],
+        attention=columns["attn"],
+        lora_r=_number(columns["lora_r"], 0),
+        lora_targets=tuple(t for t in re.split(r" \(|\(|\+", columns["lora_targets"])[0].strip().split(",") if t),
+        four_bits=quantized and "4" in columns["quant"] and "fp8" not in columns["quant"],
+        double="dq" in columns["quant"],
+        ranks=_number(columns["n_gpu"], 1),
+        sharded=stage.startswith("3"),
+        host="offload" in stage,
+        ddp=stage.startswith("0") and _number(columns["n_gpu"], 1) > 1,
+        gpu=columns["gpu"],
+        kernels=columns["liger_or_fused"],
+        notes=notes,
+        source=columns["source"],
+        transformers=release,
+        peft=peft,
+        silent=not columns["transformers"] and release != SILENT,
+        ran=("OOM" not in notes) if columns["group"] == "fit" else None,
+        marks=marks + (("GB of 1e9 bytes",) if _decimal(columns) else ()),
+    )
+
+
+def _gib(columns: dict[str, str]) -> float | None:
+    """Return the published figure; torchao's script prints bytes / 1e9, which the table holds as it was printed."""
+    if not columns["peak_mem_gib"]:
+        return None
+    return float(columns["peak_mem_gib"]) / (2**30 / 1e9 if _decimal(columns) else 1.0)
+
+
+def _decimal(columns: dict[str, str]) -> bool:
+    return "GB as printed" in columns["mem_kind"] and columns["source"].startswith("pytorch/ao")
+
+
+def _releases(columns: dict[str, str]) -> tuple[str, str, tuple[str, ...]]:
+    peft = columns["peft_version"] or PEFT
+    if columns["transformers"]:
+        return columns["transformers"], peft, ()
+    for file, (release, its_peft) in SOURCES.items():
+        if file in columns["notes"]:
+            return release, its_peft, (f"transformers {release} by {file}",)
+    return SILENT, peft, (f"no release named: {SILENT}",)
+
+
+def _number(text: str, otherwise: int) -> int:
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else otherwise
+
+
+def config_of(row: Row, table: Path) -> Path:
+    """Return the file of the row's model."""
+    return table.parent / "configs" / f"{row.model}.json"
+
+
+def plain(row: Row) -> dict[str, Any]:
+    """Return the row as JSON has it."""
+    return dict(vars(row))
