@@ -13,10 +13,11 @@ from torch import nn
 import hf_efficient as hf
 from hf_efficient.memory import whole
 from hf_efficient.memory.assemble import assemble
-from hf_efficient.memory.estimate import _how, share_out
+from hf_efficient.memory.estimate import how_taken
 from hf_efficient.memory.inputs import batch_for
 from hf_efficient.memory.reading import read
 from hf_efficient.memory.results import Batch
+from hf_efficient.memory.taken import share_out
 
 SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
 GROUPED = SMALL | {"num_key_value_heads": 2, "head_dim": 8}
@@ -67,7 +68,7 @@ def traced(model: str, plan: str, *, fast: bool) -> tuple[list[int], list[int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(whole, "_traced", counted)
-        how = _how(run, share_out(built, run, 1), None)
+        how = how_taken(run, share_out(built, run, 1), None)
         cut = whole.whole_step(built, lambda m: batch_for(m, Batch(size=2, seq_len=16)), how, fast=fast)
     return whole.heights(cut), lengths
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hf_efficient.memory import estimate as whole
+from hf_efficient.memory import taken
 from hf_efficient.memory.reading import Run
 from hf_efficient.memory.results import GIB, PARTS
 from hf_efficient.memory.shares import Shares
@@ -40,9 +40,9 @@ def peak(
     step = replace(step, wrap=shares.wrap)
     depth = [stack.layers for stack in stacks(model)]
     cut = whole_step(model, inputs, step)
-    ended = whole.updated(run, shares if update else replace(shares, optimizer=0))
-    standing = whole._standing(shares, ended, step)
-    happenings = [*whole._happenings(cut, depth), *(whole._ending(cut, ended, shares) if late else ())]
+    ended = taken.updated(run, shares if update else replace(shares, optimizer=0))
+    standing = taken.standing(shares, ended, step)
+    happenings = [*taken.happenings(cut, depth), *(taken.ending(cut, ended, shares) if late else ())]
     made = timeline(happenings, standing, None)
     return SimpleNamespace(
         allocated_gib=made.live()[made.peak] / GIB,

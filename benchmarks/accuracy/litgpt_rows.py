@@ -19,7 +19,7 @@ from rows import Row
 from torch import nn
 
 from hf_efficient.memory.fsdp import fsdp
-from hf_efficient.memory.quantize import _pack, _weight
+from hf_efficient.memory.quantize import pack, written_out
 from hf_efficient.memory.reading import Run
 from hf_efficient.memory.step import Step
 
@@ -55,11 +55,11 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, state: Any, bias: torch.Tensor | None) -> torch.Tensor:
         ctx.state = state
         ctx.kept = x
-        return nn.functional.linear(x, _weight(state, x.dtype), bias)
+        return nn.functional.linear(x, written_out(state, x.dtype), bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        out = grads[0] @ _weight(ctx.state, grads[0].dtype)
+        out = grads[0] @ written_out(ctx.state, grads[0].dtype)
         ctx.kept = None
         return out, None, None
 
@@ -71,7 +71,7 @@ class Linear4(nn.Module):
         super().__init__()
         self.weight, self.out_features = layer.weight, layer.out_features
         self.bias = None
-        _pack(self, how, torch.float16)  # _quantize_weight of BitsandbytesPrecision goes through half
+        pack(self, how, torch.float16)  # _quantize_weight of BitsandbytesPrecision goes through half
         self.bias = layer.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

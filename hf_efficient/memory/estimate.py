@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.machine import Machine
 from hf_efficient.memory.assemble import assemble, quiet
 from hf_efficient.memory.build import body_of
 from hf_efficient.memory.changes import cheapest
-from hf_efficient.memory.extend import BETWEEN, Segment
 from hf_efficient.memory.fit import judged
-from hf_efficient.memory.fsdp import fsdp
-from hf_efficient.memory.inputs import batch_for
 from hf_efficient.memory.later import evaluation
-from hf_efficient.memory.optimizers import Update, check, update
+from hf_efficient.memory.optimizers import check
 from hf_efficient.memory.reading import Run, read
-from hf_efficient.memory.record import Event
 from hf_efficient.memory.results import GIB, PARTS, Batch, Estimate, Timeline
-from hf_efficient.memory.shares import Shares, counted, vocabulary, whole
-from hf_efficient.memory.stacks import stacks
+from hf_efficient.memory.shares import Shares, counted
 from hf_efficient.memory.step import Step
-from hf_efficient.memory.timeline import Happening, moments, timeline
-from hf_efficient.memory.whole import whole_step
-from hf_efficient.memory.zero import zero
+from hf_efficient.memory.taken import share_out, take
+from hf_efficient.memory.timeline import moments
 from hf_efficient.plan import Plan, require_plan
 from hf_efficient.train.undisturbed import random_numbers_kept
 
-WORKSPACES = 2 * (4096 * 2 + 16 * 8) * 1024
-"""cuBLAS's workspaces of the forward and the backward thread, 8.125 MiB each; torch.cuda's CUBLAS_WORKSPACE_CONFIG."""
 ALWAYS = (
     "The model's outputs are let go before the backward pass, as Trainer does; a loop that keeps them needs the logits "
     "once more.",
@@ -110,9 +100,10 @@ def _estimated(asked: _Asked) -> Estimate:
     check(run.optimizer["name"])
     built = assemble(plan, run, asked.model, prepared_for_kbit=asked.prepared_for_kbit)
     shares = share_out(built, run, asked.gpus)
-    how = _how(run, shares, machine)
+    how = how_taken(run, shares, machine)
     params, trainable = counted(built)
-    made, ended, standing, sent = _taken(built, run, shares, batch=batch, how=how)
+    taken = take(built, run, shares, batch=batch, how=how)
+    made = taken.timeline
     found = Estimate(
         model=_name(asked.model, built),
         plan=" ".join(trick.name for trick in plan.tricks),
@@ -122,24 +113,12 @@ def _estimated(asked: _Asked) -> Estimate:
         allocated_gib=made.live()[made.peak] / GIB,
         breakdown={part: made.parts[part][made.peak] / GIB for part in PARTS},
         peak_at=made.label,
-        host_gib=(shares.host + ended.host + sent) / GIB,
-        moments=moments(made) | _later(run, batch, built, standing, how, asked.gpus),
-        assumptions=(*ALWAYS, *_head(built), *run.assumptions, *how.said, *shares.assumptions, *ended.notes),
+        host_gib=(shares.host + taken.update.host + taken.host) / GIB,
+        moments=moments(made) | _later(run, batch, built, taken.standing, how, asked.gpus),
+        assumptions=(*ALWAYS, *_head(built), *run.assumptions, *how.said, *shares.assumptions, *taken.update.notes),
         timeline=made,
     )
     return judged(found, machine)
-
-
-def _taken(
-    built: nn.Module, run: Run, shares: Shares, *, batch: Batch, how: Step
-) -> tuple[Timeline, Update, dict[str, int], int]:
-    """Return a step's timeline, what its update takes, the bytes that are there all through, and those on the host."""
-    depth = [stack.layers for stack in stacks(built)]
-    cut = whole_step(built, lambda model: batch_for(model, batch, packed=run.packed), how)
-    ended = updated(run, shares)
-    standing = _standing(shares, ended, how)
-    made = timeline([*_happenings(cut, depth), *_ending(cut, ended, shares)], standing, vocabulary(built))
-    return made, ended, standing, sum(event.host for segment in cut for event in segment.events)
 
 
 def on_cpu(plan: Plan, model: Any, batch: Batch) -> Timeline:
@@ -150,8 +129,8 @@ def on_cpu(plan: Plan, model: Any, batch: Batch) -> Timeline:
     run = read(plan)
     built = assemble(plan, run, model)
     shares = share_out(built, run, 1)
-    how = replace(_how(run, shares, None), imitate=False)
-    return _taken(built, run, shares, batch=batch, how=how)[0]
+    how = replace(how_taken(run, shares, None), imitate=False)
+    return take(built, run, shares, batch=batch, how=how).timeline
 
 
 def _name(model: Any, built: Any) -> str:
@@ -167,7 +146,8 @@ def _head(built: nn.Module) -> list[str]:
     return [] if taken in named else [f"The configuration names {', '.join(named) or 'no class'}: {taken} is taken."]
 
 
-def _how(run: Run, shares: Shares, machine: Machine | None) -> Step:
+def how_taken(run: Run, shares: Shares, machine: Machine | None) -> Step:
+    """Return how a step of `run` is taken on a card, or on one of Ampere or newer where none is named."""
     checkpointing = run.checkpointing or {}
     return Step(
         autocast=getattr(torch, run.autocast) if run.autocast and run.engine != "DEEPSPEED" else None,
@@ -179,56 +159,6 @@ def _how(run: Run, shares: Shares, machine: Machine | None) -> Step:
         package=run.flash,
         wrap=shares.wrap,
     )
-
-
-def share_out(model: nn.Module, run: Run, gpus: int) -> Shares:
-    """Return what one of `gpus` ranks holds; under DeepSpeed `model` is put into 16 bits, as its engine does."""
-    if run.engine == "DEEPSPEED":
-        if run.autocast:
-            model.to(getattr(torch, run.autocast))
-        return zero(model, run.zero, gpus, accumulating=run.accumulation > 1)
-    if run.engine == "FSDP":
-        return fsdp(model, run.fsdp, run, gpus)
-    return whole(model, gpus)
-
-
-def updated(run: Run, shares: Shares) -> Update:
-    """Return what clipping and the update of one rank's weights take."""
-    keywords = {key: value for key, value in run.optimizer.items() if key != "name"}
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    if shares.optimizer is not None or not shares.updated:
-        return Update(shares.optimizer or 0, 0, [], ())
-    return update(run.optimizer["name"], shares.updated, mode=mode, max_grad_norm=run.max_grad_norm, **keywords)
-
-
-def _standing(shares: Shares, ended: Update, how: Step) -> dict[str, int]:
-    """Return the bytes that are there all through the step, by part."""
-    there = sum(w.numel * w.dtype.itemsize for w in shares.updated) if how.accumulating else 0
-    return {
-        "weights": shares.weights,
-        "optimizer": ended.state,
-        "gradients": there + shares.between,
-        "temporary": shares.buffers + (WORKSPACES if how.imitate else 0),
-    }
-
-
-def _happenings(cut: list[Segment], depth: list[int]) -> Iterator[Happening]:
-    for segment in cut:
-        inside = segment.unit != BETWEEN
-        for event in segment.events:
-            yield Happening(event, segment.unit if inside else -1, depth[segment.stack] if inside else 0)
-
-
-def _ending(cut: list[Segment], ended: Update, shares: Shares) -> Iterator[Happening]:
-    """Yield clipping and the update, behind what the passes left: their storages get keys of their own."""
-    offset = max((event.key for segment in cut for event in segment.events), default=0) + 1
-    for event in ended.events:
-        yield Happening(event._replace(key=event.key + offset), -1, 0)
-    last = offset + max((event.key for event in ended.events), default=0) + 2
-    yield Happening(Event(last - 1, 0, "optimizer"), -1, 0)  # so that an update which takes nothing is a moment too
-    for place, size in enumerate(shares.passing.values()):
-        yield Happening(Event(last + place, size, "optimizer"), -1, 0)
-        yield Happening(Event(last + place, -size, "optimizer"), -1, 0)
 
 
 def _later(

@@ -33,7 +33,7 @@ def quantized(model: nn.Module, how: Mapping[str, Any], dtype: torch.dtype) -> n
     made: nn.Module = replace(model, **{key: value for key, value in keywords.items() if key in known})
     for layer in made.modules():  # GPT-2's Conv1D among them
         if type(layer).__name__ == "Linear4bit":
-            _pack(layer, how, dtype)
+            pack(layer, how, dtype)
     made.is_loaded_in_4bit = made.is_quantized = True  # type: ignore[assignment]
     return made
 
@@ -47,7 +47,7 @@ def _kept(model: Any) -> list[str]:
     return [*(get_keys_to_not_convert(model) or ()), *(getattr(model, "_keep_in_fp32_modules", None) or ())]
 
 
-def _pack(layer: Any, how: Mapping[str, Any], dtype: torch.dtype) -> None:
+def pack(layer: Any, how: Mapping[str, Any], dtype: torch.dtype) -> None:
     """Give a layer its packed weight, two values a byte, with one constant for each 64 of them."""
     from bitsandbytes.functional import QuantState
 
@@ -92,16 +92,17 @@ class _Dequantized(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, state: Any, bias: torch.Tensor | None) -> torch.Tensor:
         """Multiply with the weights written out."""
         ctx.state = state
-        return nn.functional.linear(x, _weight(state, x.dtype), bias)
+        return nn.functional.linear(x, written_out(state, x.dtype), bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Write the weights out once more."""
         (gradient,) = grads
-        return gradient @ _weight(ctx.state, gradient.dtype), None, None
+        return gradient @ written_out(ctx.state, gradient.dtype), None, None
 
 
-def _weight(state: Any, dtype: torch.dtype) -> torch.Tensor:
+def written_out(state: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Return the weight that a quantization state describes, in `dtype`, as dequantizing makes it."""
     constants = torch.empty(state.absmax.shape, dtype=torch.float32) if state.nested else None
     weight = torch.empty(state.shape, dtype=state.dtype)
     del constants

@@ -1,0 +1,99 @@
+"""One step from its first storage to its last: the passes, clipping and the update, beside what stands all through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from hf_efficient.memory.extend import BETWEEN, Segment
+from hf_efficient.memory.fsdp import fsdp
+from hf_efficient.memory.inputs import batch_for
+from hf_efficient.memory.optimizers import Update, update
+from hf_efficient.memory.reading import Run
+from hf_efficient.memory.record import Event
+from hf_efficient.memory.results import Batch, Timeline
+from hf_efficient.memory.shares import Shares, vocabulary, whole
+from hf_efficient.memory.stacks import stacks
+from hf_efficient.memory.step import Step
+from hf_efficient.memory.timeline import Happening, timeline
+from hf_efficient.memory.whole import whole_step
+from hf_efficient.memory.zero import zero
+
+WORKSPACES = 2 * (4096 * 2 + 16 * 8) * 1024
+"""cuBLAS's workspaces of the forward and the backward thread, 8.125 MiB each; torch.cuda's CUBLAS_WORKSPACE_CONFIG."""
+
+
+class Taken(NamedTuple):
+    """A step that was taken."""
+
+    timeline: Timeline
+    update: Update
+    standing: dict[str, int]
+    """Bytes that are there all through it, by part."""
+    host: int
+    """Bytes that it sends to host memory."""
+
+
+def take(built: nn.Module, run: Run, shares: Shares, *, batch: Batch, how: Step) -> Taken:
+    """Take a step with `built`, on meta tensors, of which one rank holds `shares`."""
+    depth = [stack.layers for stack in stacks(built)]
+    cut = whole_step(built, lambda model: batch_for(model, batch, packed=run.packed), how)
+    ended = updated(run, shares)
+    there = standing(shares, ended, how)
+    made = timeline([*happenings(cut, depth), *ending(cut, ended, shares)], there, vocabulary(built))
+    return Taken(made, ended, there, sum(event.host for segment in cut for event in segment.events))
+
+
+def share_out(model: nn.Module, run: Run, gpus: int) -> Shares:
+    """Return what one of `gpus` ranks holds; under DeepSpeed `model` is put into 16 bits, as its engine does."""
+    if run.engine == "DEEPSPEED":
+        if run.autocast:
+            model.to(getattr(torch, run.autocast))
+        return zero(model, run.zero, gpus, accumulating=run.accumulation > 1)
+    if run.engine == "FSDP":
+        return fsdp(model, run.fsdp, run, gpus)
+    return whole(model, gpus)
+
+
+def updated(run: Run, shares: Shares) -> Update:
+    """Return what clipping and the update of one rank's weights take."""
+    keywords = {key: value for key, value in run.optimizer.items() if key != "name"}
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    if shares.optimizer is not None or not shares.updated:
+        return Update(shares.optimizer or 0, 0, [], ())
+    return update(run.optimizer["name"], shares.updated, mode=mode, max_grad_norm=run.max_grad_norm, **keywords)
+
+
+def standing(shares: Shares, ended: Update, how: Step) -> dict[str, int]:
+    """Return the bytes that are there all through the step, by part."""
+    there = sum(w.numel * w.dtype.itemsize for w in shares.updated) if how.accumulating else 0
+    return {
+        "weights": shares.weights,
+        "optimizer": ended.state,
+        "gradients": there + shares.between,
+        "temporary": shares.buffers + (WORKSPACES if how.imitate else 0),
+    }
+
+
+def happenings(cut: list[Segment], depth: list[int]) -> Iterator[Happening]:
+    """Yield the events of the passes; `depth`: layers of each stack."""
+    for segment in cut:
+        inside = segment.unit != BETWEEN
+        for event in segment.events:
+            yield Happening(event, segment.unit if inside else -1, depth[segment.stack] if inside else 0)
+
+
+def ending(cut: list[Segment], ended: Update, shares: Shares) -> Iterator[Happening]:
+    """Yield clipping and the update, behind what the passes left: their storages get keys of their own."""
+    offset = max((event.key for segment in cut for event in segment.events), default=0) + 1
+    for event in ended.events:
+        yield Happening(event._replace(key=event.key + offset), -1, 0)
+    last = offset + max((event.key for event in ended.events), default=0) + 2
+    yield Happening(Event(last - 1, 0, "optimizer"), -1, 0)  # so that an update which takes nothing is a moment too
+    for place, size in enumerate(shares.passing.values()):
+        yield Happening(Event(last + place, size, "optimizer"), -1, 0)
+        yield Happening(Event(last + place, -size, "optimizer"), -1, 0)
