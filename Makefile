@@ -2,6 +2,7 @@
 # make test      sets up .venv and passes the tests (under 10 minutes on 2 cores)
 # make test-fast one process, no launches (under a minute);  make test-all everything
 # make lint      ruff and mypy;  make generate  rebuild generated files;  make bench-startup  start-up times;
+#                make bench-estimate  how long an estimate takes;
 #                make bench-sharded  ZeRO, FSDP2 and DDP on two processes against one (4 minutes)
 # make accuracy  the memory estimate against published measurements (8 minutes, 200 MB of releases once); ROWS=FILE another table
 # make reality   traced steps against real ones on this CPU (4 minutes), into docs/measured/reality.json
@@ -14,7 +15,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 LAUNCH := accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 
-.PHONY: run test test-fast test-rest test-all lint generate promises accuracy reality bench-startup bench-sharded clean
+.PHONY: run test test-fast test-rest test-all lint generate promises accuracy reality bench-estimate bench-startup bench-sharded clean
 
 run: $(VENV)/.base
 	$(LAUNCH) recipes/causal_lm.py $(ARGS)
@@ -43,9 +44,13 @@ promises: $(VENV)/.test
 
 accuracy: $(VENV)/.test
 	python benchmarks/accuracy --json docs/measured/accuracy.json $(if $(ROWS),--rows $(ROWS))
+	python -m hf_efficient.generate
 
 reality: $(VENV)/.test
-	OMP_NUM_THREADS=1 python benchmarks/reality.py
+	OMP_NUM_THREADS=1 python benchmarks/reality.py && python -m hf_efficient.generate
+
+bench-estimate: $(VENV)/.test
+	python benchmarks/estimate_speed.py
 
 bench-startup: $(VENV)/.base
 	python benchmarks/startup.py

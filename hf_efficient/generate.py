@@ -11,13 +11,15 @@ from typing import Any
 from hf_efficient.describe import lists
 from hf_efficient.emit.deepspeed import deepspeed_json
 from hf_efficient.emit.files import write
+from hf_efficient.memory.table import groups
+from hf_efficient.memory.table import page as memory_page
 from hf_efficient.merge import make_plan
 from hf_efficient.presets import PRESETS
 from hf_efficient.promises.table import page as promises_page
 from hf_efficient.tricks import catalogue
 
 ROOT = Path(__file__).parents[1]
-MEASURED = ROOT / "docs" / "measured" / "promises.json"
+MEASURED = ROOT / "docs" / "measured"
 TABLES = {"tricks": ("name", "saves", "costs", "numerics"), "presets": ("name", "doc", "tricks")}
 """List -> the columns that the README shows of it, between `<!-- NAME -->` and `<!-- /NAME -->`."""
 
@@ -32,9 +34,15 @@ def generated() -> dict[Path, str]:
     }
     readme, stub = ROOT / "README.md", ROOT / "hf_efficient" / "tricks" / "__init__.pyi"
     files[stub] = _stub()
-    if MEASURED.exists():
-        files[ROOT / "docs" / "promises.md"] = promises_page(json.loads(MEASURED.read_text(encoding="utf-8")))
-    return files | {readme: _with_tables(readme.read_text(encoding="utf-8"))}
+    files[ROOT / "docs" / "promises.md"] = promises_page(_measured("promises"))
+    accuracy, reality = _measured("accuracy"), _measured("reality")
+    files[ROOT / "docs" / "memory.md"] = memory_page(accuracy, reality)
+    text = _between(_with_tables(readme.read_text(encoding="utf-8")), "accuracy", groups(accuracy, reality))
+    return files | {readme: text}
+
+
+def _measured(name: str) -> Any:
+    return json.loads((MEASURED / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def _stub() -> str:
@@ -54,12 +62,17 @@ def _stub() -> str:
 
 def _with_tables(text: str) -> str:
     for name, columns in TABLES.items():
-        before, opened, rest = text.partition(f"<!-- {name} -->\n")
-        _, closed, after = rest.partition(f"<!-- /{name} -->")
-        assert opened, f"README.md has lost <!-- {name} -->"
-        assert closed, f"README.md has lost <!-- /{name} -->"
-        text = f"{before}{opened}{_markdown(lists(name)[name], columns)}{closed}{after}"
+        text = _between(text, name, _markdown(lists(name)[name], columns))
     return text
+
+
+def _between(text: str, name: str, new: str) -> str:
+    """Return the README with another text between the two marks of that name."""
+    before, opened, rest = text.partition(f"<!-- {name} -->\n")
+    _, closed, after = rest.partition(f"<!-- /{name} -->")
+    assert opened, f"README.md has lost <!-- {name} -->"
+    assert closed, f"README.md has lost <!-- /{name} -->"
+    return f"{before}{opened}{new.rstrip()}\n{closed}{after}"
 
 
 def _markdown(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
