@@ -43,7 +43,7 @@ promises: $(VENV)/.test
 	OMP_NUM_THREADS=1 python benchmarks/promises.py && python -m hf_efficient.generate
 
 accuracy: $(VENV)/.test
-	python benchmarks/accuracy --json docs/measured/accuracy.json $(if $(ROWS),--rows $(ROWS))
+	python benchmarks/accuracy $(if $(ROWS),--rows $(ROWS),--json docs/measured/accuracy.json)
 	python -m hf_efficient.generate
 
 reality: $(VENV)/.test
