@@ -88,6 +88,7 @@ def _like(unit: Unit, measured: Unit) -> None:
     """Take over the bytes; layers are alike, and the shortened model has the first of them."""
     unit.gathered, unit.part, unit.shard = measured.gathered, measured.part, measured.shard
     unit.trained, unit.frozen, unit.kept = measured.trained, measured.frozen, measured.kept
+    unit.gradient, unit.reduced, unit.kept_gradient = measured.gradient, measured.reduced, measured.kept_gradient
 
 
 def _mine(weight: Weight, ranks: int, mixed: torch.dtype | None, *, flat: bool) -> Weight:

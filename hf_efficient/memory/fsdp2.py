@@ -122,13 +122,13 @@ class Chunked:
         """Copy a unit's gradients into one that is reduced; it stays until the next is."""
         if self.reducing is not None:
             self.reducing.go(self.recorder, "to reduce")
-        unit.come(self.recorder, "to reduce", unit.gathered, "bucket")
+        unit.come(self.recorder, "to reduce", unit.gradient, "bucket")
         for parameter in u.gradients_of(self.model, unit):
             parameter.grad = None
         unit.go(self.recorder, "whole gradient")
-        unit.come(self.recorder, "reduced", unit.part, "bucket")
+        unit.come(self.recorder, "reduced", unit.reduced, "bucket")
         if not self.on_host:
-            unit.come(self.recorder, "gradient", unit.shard, "gradient")
+            unit.come(self.recorder, "gradient", unit.kept_gradient, "gradient")
         unit.go(self.recorder, "reduced")
         self.reducing = unit
 

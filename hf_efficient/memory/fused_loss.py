@@ -39,19 +39,22 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
 
 
 def fuse_loss(model: nn.Module) -> nn.Module:
-    """Let a causal language model compute its loss as with Liger's fused kernel; it then returns no logits."""
+    """Let a causal language model compute its loss as with Liger's fused kernel, which returns no logits.
+
+    Evaluation computes the logits as ever: `skip_logits` in liger-kernel's transformers/model/*.py.
+    """
     model.forward = MethodType(_forward, model)
     return model
 
 
 def _forward(self: Any, input_ids: Any = None, labels: Any = None, **others: Any) -> Any:
+    if not self.training or labels is None:
+        return type(self).forward(self, input_ids=input_ids, labels=labels, **others)
     from transformers.modeling_outputs import CausalLMOutputWithPast
 
     others = {name: value for name, value in others.items() if value is not None and name != "num_items_in_batch"}
     others.pop("return_dict", None)
     hidden = getattr(self, self.base_model_prefix)(input_ids=input_ids, **others)[0]
     head = self.get_output_embeddings()
-    if labels is None:
-        return CausalLMOutputWithPast(logits=head(hidden))
     loss = _FusedLinearCrossEntropy.apply(hidden.view(-1, hidden.shape[-1]), head.weight)
     return CausalLMOutputWithPast(loss=loss)

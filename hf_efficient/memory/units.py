@@ -33,8 +33,14 @@ class Unit:
     part: int = 0
     """Bytes of one rank's part in the dtype of the computation; 0 where it is gathered as it is stored."""
     shard: int = 0
-    """Bytes of one rank's part as it is stored, and of its reduced gradient."""
+    """Bytes of one rank's part as it is stored."""
     trained: bool = False
+    gradient: int = 0
+    """Bytes of the whole gradients, in the dtype of the computation."""
+    reduced: int = 0
+    """Bytes of one rank's part of them before it is stored."""
+    kept_gradient: int = 0
+    """Bytes of one rank's part of them as it is stored."""
     frozen: int = 0
     """Bytes of frozen weights among trained ones."""
     missing: set[str] = field(default_factory=set)
@@ -113,6 +119,11 @@ def measure(model: nn.Module, units: Sequence[Unit], ranks: int, mixed: torch.dt
             unit.shard += mine * stored
             unit.frozen += 0 if parameter.requires_grad or not unit.trained else whole * width
             unit.part += mine * width if mixed and (not flat or parameter.requires_grad) else 0
+            # a flat tensor has one gradient; else frozen weights have none
+            if parameter.requires_grad or (flat and unit.trained):
+                unit.gradient += whole * width
+                unit.reduced += mine * width if mixed else 0
+                unit.kept_gradient += mine * stored
 
 
 def first_tensor(values: Any) -> torch.Tensor | None:
@@ -159,7 +170,7 @@ def on_gradients(model: nn.Module, units: Sequence[Unit], arrived: Callable[[Uni
 def keep_whole_gradients(units: Sequence[Unit], recorder: Recorder) -> None:
     """Note the gradients of earlier micro-batches, which are neither reduced nor cut before the last of an update."""
     for unit in units:
-        unit.come(recorder, "whole gradient", unit.gathered if unit.trained else 0, "gradient")
+        unit.come(recorder, "whole gradient", unit.gradient, "gradient")
 
 
 def gradients_of(model: nn.Module, unit: Unit) -> Iterator[torch.nn.Parameter]:

@@ -54,9 +54,17 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: 
         buffers=buckets + (_kept_gathered(model, how) if stage == 3 else 0),
         wrap=partial(_during, stage=stage, ranks=ranks, how=how, kept=accumulating or offload) if stage >= 2 else None,
         between=share * dtype.itemsize if accumulating and stage >= 2 and not offload else 0,
-        passing={"gradients in float32": 0 if offload else UPDATED * min(share, GROUP)},
+        passing={} if offload else {"gradients in float32": _converted(share, stage, dtype.itemsize)},
         assumptions=_said(stage, offload, ranks),
     )
+
+
+def _converted(share: int, stage: int, width: int) -> int:
+    """Return the bytes that an update makes of one rank's gradients: in float32, and stages 1 and 2 flatten them first.
+
+    Stage 3 goes through them in groups. Source: step() in stage_1_and_2.py, _prepare_sub_group in stage3.py.
+    """
+    return (width + UPDATED) * share if stage < 3 else UPDATED * min(share, GROUP)
 
 
 def _said(stage: int, offload: bool, ranks: int) -> tuple[str, ...]:
