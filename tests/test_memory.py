@@ -229,7 +229,8 @@ def test_a_forward_pass_that_reads_its_activations_is_refused() -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_has_an_estimate(head: str) -> None:
     """Every head of the matrix, at its real size, has an estimate, which is the same again."""
-    found = [of("bf16", config=HEADS[head](), batch=Batch(size=2, seq_len=128, eval_size=2)) for _ in range(2)]
+    length = None if head in ("vit", "whisper") else 128
+    found = [of("bf16", config=HEADS[head](), batch=Batch(size=2, seq_len=length, eval_size=2)) for _ in range(2)]
     assert found[0].allocated_gib == found[1].allocated_gib
     assert found[0].breakdown["weights"] * GIB == pytest.approx(4 * found[0].params, rel=0.02)
     assert set(found[0].breakdown) == set(PARTS)

@@ -166,7 +166,7 @@ def test_what_was_replaced_and_is_unmet_goes_to_stderr(asked: list[Any], capsys:
         (["lean", "/", "--batch-size", "8"], "nothing stands on one side of a /"),
         (["lena", "--batch-size", "8"], "did you mean lean?"),
         (["lean", "--batch-size", "8", "--plot", "memory.pdf"], "write memory.png or memory.svg"),
-        (["lean", "--batch-size", "8", "--plot", "/nowhere/a.png"], "Cannot write /nowhere/a.png"),
+        (["lean", "--batch-size", "8", "--plot", "/nowhere/a.png"], "Cannot draw /nowhere/a.png"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -14,7 +14,7 @@ from torch import nn
 
 from hf_efficient.emit.head import require_head
 from hf_efficient.emit.model import add_adapter
-from hf_efficient.memory.build import dtype_of, on_meta, without_data
+from hf_efficient.memory.build import dtype_of, names_dtype, on_meta, without_data
 from hf_efficient.memory.fused_loss import fuse_loss
 from hf_efficient.memory.quantize import quantized
 from hf_efficient.memory.reading import Run
@@ -25,16 +25,22 @@ from hf_efficient.wording import one_sentence
 EAGER = "eager"
 
 
-def assemble(plan: Plan, run: Run, model: Any, *, prepared_for_kbit: bool = False) -> nn.Module:
+def assemble(
+    plan: Plan, run: Run, model: Any, *, prepared_for_kbit: bool = False, said: list[str] | None = None
+) -> nn.Module:
     """Return the model that would train, on meta tensors: loaded, quantized, with its adapter and checkpointing.
 
-    `model`: a Hub id, a folder, a configuration, or a module of yours, which is copied without its data.
-    Raises ValueError for a configuration that no model of transformers can be built from.
+    `model`: a Hub id, a folder, a configuration, or a module of yours, which is copied without its data. What is
+    assumed is added to `said`. Raises ValueError for a configuration that no model of transformers can be built from.
     """
     if isinstance(model, nn.Module):
         built = without_data(model)
     else:
         config = load_config(str(model)) if isinstance(model, (str, Path)) else model
+        if not hasattr(config, "model_type"):
+            raise ValueError(f"{config!r} is no model: pass a Hub id, a folder, a configuration or a module.")
+        if said is not None and run.dtype in (None, "auto") and not names_dtype(config):
+            said.append("The configuration names no dtype: float32 is taken, and the checkpoint may have fewer bits.")
         built = _built(copy.deepcopy(config), run)
     if prepared_for_kbit:
         built = _prepared(built)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -117,6 +117,7 @@ def dtype_of(name: str | torch.dtype | None, config: Any) -> torch.dtype:
     return dtype
 
 
-def attention_of(keywords: Mapping[str, Any], config: Any) -> str:
-    """Return the attention implementation that a model loaded with `keywords` has."""
-    return str(keywords.get("attn_implementation") or getattr(config, "_attn_implementation", None) or "sdpa")
+def names_dtype(config: Any) -> bool:
+    """Say whether a configuration names the dtype of its checkpoint."""
+    parts = (config, getattr(config, "get_text_config", lambda: config)())
+    return any(getattr(part, name, None) for part in parts for name in ("dtype", "torch_dtype"))

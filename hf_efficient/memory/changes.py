@@ -8,6 +8,7 @@ from itertools import combinations
 from math import prod
 from typing import NamedTuple
 
+from hf_efficient.memory.fit import needed
 from hf_efficient.memory.results import Batch, Estimate
 from hf_efficient.memory.timeline import profile
 from hf_efficient.merge import make_plan
@@ -102,7 +103,7 @@ def _together_found(plan: Plan, batch: Batch, now: Estimate, alone: Sequence[_Tr
 
 def _sentence(words: str, estimate: Estimate, chosen: Sequence[Change]) -> str:
     costs = "; ".join(dict.fromkeys(change.costs for change in chosen))
-    return f"{words}: {estimate.allocated_gib:.1f} GiB (costs {costs})"
+    return f"{words}: needs {needed(estimate):.1f} GiB (costs {costs})"
 
 
 def _estimate(plan: Plan, batch: Batch, chosen: Sequence[Change], again: Again) -> tuple[Estimate | None, str]:

@@ -15,7 +15,8 @@ from hf_efficient.machine import Machine
 from hf_efficient.memory.assemble import assemble, quiet
 from hf_efficient.memory.build import body_of
 from hf_efficient.memory.changes import cheapest
-from hf_efficient.memory.fit import judged
+from hf_efficient.memory.fit import CONTEXT_GIB, RESERVED, judged
+from hf_efficient.memory.inputs import lengths_assumed
 from hf_efficient.memory.later import evaluation
 from hf_efficient.memory.optimizers import check
 from hf_efficient.memory.reading import Run, read
@@ -30,7 +31,8 @@ from hf_efficient.train.undisturbed import random_numbers_kept
 ALWAYS = (
     "The model's outputs are let go before the backward pass, as Trainer does; a loop that keeps them needs the logits "
     "once more.",
-    "Allocated bytes only: the caching allocator reserves more, and the CUDA context comes on top.",
+    f"On the card the caching allocator is taken to hold {RESERVED - 1:.0%} more, and CUDA itself {CONTEXT_GIB} GiB; "
+    "fragmentation can take more.",
 )
 
 
@@ -53,7 +55,7 @@ def estimate(
     Raises ValueError for what cannot be built, a forward pass that depends on data, and impossible batches.
     """
     require_plan(plan)
-    _check(batch, gpus)
+    _check(batch, machine, gpus)
 
     def again(plan: Plan, batch: Batch) -> Estimate:
         asked = _Asked(_settled(plan, batch, gpus), model, batch, machine, gpus, prepared_for_kbit)
@@ -83,7 +85,11 @@ def _settled(plan: Plan, batch: Batch, gpus: int) -> Plan:
     return at_processes(plan, gpus)
 
 
-def _check(batch: Batch, gpus: int) -> None:
+def _check(batch: Batch, machine: Machine | None, gpus: int) -> None:
+    if not isinstance(batch, Batch):
+        raise ValueError(f"batch={batch!r} is no Batch: pass Batch(size=4, seq_len=2048).")
+    if machine is not None and not isinstance(machine, Machine):
+        raise ValueError(f"machine={machine!r} is no Machine: pass Machine.named({machine!r}).")
     for name in ("size", "seq_len", "target_len", "eval_size", "eval_rows"):
         value = getattr(batch, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -98,12 +104,17 @@ def _estimated(asked: _Asked) -> Estimate:
     plan, batch, machine = asked.plan, asked.batch, asked.machine
     run = read(plan)
     check(run.optimizer["name"])
-    built = assemble(plan, run, asked.model, prepared_for_kbit=asked.prepared_for_kbit)
+    said: list[str] = []
+    built = assemble(plan, run, asked.model, prepared_for_kbit=asked.prepared_for_kbit, said=said)
+    said += _head(built)
+    if run.engine != "NO" and asked.gpus == 1:
+        said.append("One GPU shares nothing with others: gpus=4 (--gpus 4) says what each of four holds.")
     shares = share_out(built, run, asked.gpus)
     how = how_taken(run, shares, machine)
     params, trainable = counted(built)
     taken = take(built, run, shares, batch=batch, how=how)
-    made = taken.timeline
+    made, standing = taken.timeline, taken.standing
+    states = sum(standing.values()) - standing["gradients"]
     found = Estimate(
         model=_name(asked.model, built),
         plan=" ".join(trick.name for trick in plan.tricks),
@@ -114,11 +125,39 @@ def _estimated(asked: _Asked) -> Estimate:
         breakdown={part: made.parts[part][made.peak] / GIB for part in PARTS},
         peak_at=made.label,
         host_gib=(shares.host + taken.update.host + taken.host) / GIB,
-        moments=moments(made) | _later(run, batch, built, taken.standing, how, asked.gpus),
-        assumptions=(*ALWAYS, *_head(built), *run.assumptions, *how.said, *shares.assumptions, *taken.update.notes),
+        moments=moments(made) | {"resume": (states + _twice(run, standing, asked.gpus)) / GIB},
+        assumptions=(
+            *ALWAYS, *said, *lengths_assumed(built, batch), *run.assumptions, *how.said, *shares.assumptions,
+            *taken.update.notes,
+        ),
         timeline=made,
-    )
-    return judged(found, machine)
+    )  # fmt: skip
+    if batch.eval_size:
+        found = _with_evaluation(found, standing, *evaluation(built, run, batch, how))
+    return judged(found, machine, plan)
+
+
+def _with_evaluation(found: Estimate, standing: dict[str, int], passing: int, kept: int) -> Estimate:
+    """Return the estimate with an evaluation in it, which may be the highest moment of the run."""
+    standing = standing | {"gradients": 0}
+    total = (sum(standing.values()) + passing) / GIB
+    found = replace(found, moments={**found.moments, "evaluation": total})
+    if total <= found.allocated_gib:
+        return found
+    parts = {part: standing.get(part, 0) / GIB for part in PARTS}
+    parts["logits"] += kept / GIB
+    parts["temporary"] += (passing - kept) / GIB
+    label = "the kept logits of the evaluation" if kept > passing / 2 else "the evaluation's forward pass"
+    return replace(found, allocated_gib=total, breakdown=parts, peak_at=label)
+
+
+def _twice(run: Run, standing: dict[str, int], gpus: int) -> int:
+    """Return the bytes that going on from a checkpoint takes beside the state itself.
+
+    Trainer reads a checkpoint to the host, and the state is on the card once; with several processes each reads its
+    optimizer state to its card before it is copied (`Trainer._load_optimizer_and_scheduler`).
+    """
+    return standing["optimizer"] if gpus > 1 and run.engine == "NO" else 0
 
 
 def on_cpu(plan: Plan, model: Any, batch: Batch) -> Timeline:
@@ -159,18 +198,3 @@ def how_taken(run: Run, shares: Shares, machine: Machine | None) -> Step:
         package=run.flash,
         wrap=shares.wrap,
     )
-
-
-def _later(
-    run: Run, batch: Batch, model: nn.Module, standing: dict[str, int], how: Step, gpus: int
-) -> dict[str, float]:
-    """Return the peaks of what does not happen in a step: evaluation, and loading a checkpoint to go on.
-
-    Trainer reads a checkpoint to the host, and the state is on the card once; with several processes each reads its
-    optimizer state to its card before it is copied (`Trainer._load_optimizer_and_scheduler`).
-    """
-    states = sum(standing.values()) - standing["gradients"]
-    found = {"resume": (states + (standing["optimizer"] if gpus > 1 and run.engine == "NO" else 0)) / GIB}
-    if batch.eval_size:
-        found["evaluation"] = (states + evaluation(model, run, batch, how)) / GIB
-    return found

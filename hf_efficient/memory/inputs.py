@@ -14,6 +14,11 @@ from hf_efficient.memory.values import without_data
 from hf_efficient.promises.batches import JOINED, named_images
 from hf_efficient.promises.rows import CHOICES, made_rows, row_kind
 
+SHORT = 16
+"""Letters of a target where nothing says how many."""
+
+TARGETS = ("target", "speech", "letters")
+"""Heads whose labels have a length of their own."""
 TEXT = ("causal", "masked", "tokens", "sequence", "answer", "choice", "target", "pretraining", "replaced")
 
 
@@ -32,10 +37,34 @@ def batch_for(model: nn.Module, batch: Batch, *, packed: bool = False) -> dict[s
     causal language model become one, in which each is a document.
     """
     inner: Any = body_of(model)
-    kind = row_kind(inner)
+    kind = _kind(inner)
+    if batch.target_len is not None and kind not in TARGETS:
+        raise ValueError(
+            f"{type(inner).__name__} has no targets of their own length: leave target_len (--target-len) out."
+        )
     if packed and kind == "causal":
         return _packed(batch.size, _length(inner, batch))
     return _text(inner, kind, batch) if kind in TEXT else _others(inner, kind, batch)
+
+
+def _kind(inner: Any) -> str:
+    try:
+        return row_kind(inner)
+    except ValueError:
+        raise ValueError(
+            f"There is no made batch for a {type(inner).__name__}: take a head of transformers for language modeling, "
+            "classification, question answering, speech, images or images with text."
+        ) from None
+
+
+def lengths_assumed(model: nn.Module, batch: Batch) -> list[str]:
+    """Return what is taken for a length that `batch` does not give."""
+    inner: Any = body_of(model)
+    kind = _kind(inner)
+    if batch.target_len is not None or kind not in TARGETS:
+        return []
+    taken = "as long as their sources" if kind == "target" else f"{_letters(inner, kind, batch, SHORT)} tokens long"
+    return [f"Targets are {taken}; target_len (--target-len) says otherwise."]
 
 
 def _packed(rows: int, length: int) -> dict[str, torch.Tensor]:
@@ -109,10 +138,17 @@ def _others(inner: Any, kind: str, batch: Batch) -> dict[str, torch.Tensor]:
     """
     with _disable_current_modes():
         row = {name: torch.as_tensor(value) for name, value in made_rows(inner, 1)[0].items()}
+    if "input_values" in row and row["input_values"].ndim == 1:
+        row["input_values"] = torch.zeros(_samples(inner, batch))
+    elif batch.seq_len is not None and kind != "picture_text":
+        raise ValueError(
+            f"{type(inner).__name__} reads images or sounds of the size that its configuration says: leave seq_len "
+            "(--seq-len) out."
+        )
     values = {}
     for name, one in row.items():
         if name in ("input_ids", "labels") and one.ndim == 1:
-            one = _as_long_as(one, _letters(inner, kind, batch, len(one)))
+            one = _as_long_as(one, _letters(inner, kind, batch, len(one) if kind == "picture_text" else SHORT))
         values[name] = _repeated(one, batch.size, name in JOINED and "image_grid_thw" in row, inner.dtype)
     named = named_images(inner)
     if named and "pixel_values" in values:
@@ -134,10 +170,20 @@ def _repeated(one: torch.Tensor, rows: int, joined: bool, dtype: torch.dtype) ->
 
 def _as_long_as(tokens: torch.Tensor, length: int) -> torch.Tensor:
     with _disable_current_modes():
-        return torch.cat([tokens, tokens[-1:].expand(max(0, length - len(tokens)))])
+        return torch.cat([tokens, tokens[-1:].expand(max(0, length - len(tokens)))])[:length]
+
+
+def _samples(inner: Any, batch: Batch) -> int:
+    if batch.seq_len is None:
+        raise ValueError(
+            f"{type(inner).__name__} reads sound as a wave, and its length decides the memory: pass seq_len, at the "
+            "command line --seq-len, in samples (160000 are 10 seconds at 16 kHz)."
+        )
+    return batch.seq_len
 
 
 def _letters(inner: Any, kind: str, batch: Batch, least: int) -> int:
+    """Return the tokens of a text beside an image, or of the target of a sound: without a length, the longest."""
     if kind == "picture_text":
         return max(_length(inner, batch), least)
-    return max(batch.target_len or least, least)
+    return batch.target_len or getattr(inner.config, "max_target_positions", None) or least

@@ -17,8 +17,8 @@ from hf_efficient.memory.step import Step, passed_forward
 from hf_efficient.memory.values import Values
 
 
-def evaluation(model: nn.Module, run: Run, batch: Batch, how: Step) -> int:
-    """Return the highest bytes of an evaluation beside weights and optimizer state.
+def evaluation(model: nn.Module, run: Run, batch: Batch, how: Step) -> tuple[int, int]:
+    """Return the highest bytes of an evaluation beside weights and optimizer state, and those of kept logits in them.
 
     With `batch.eval_rows` its logits are kept until metrics are computed.
 
@@ -33,9 +33,10 @@ def evaluation(model: nn.Module, run: Run, batch: Batch, how: Step) -> int:
     with dequantizing(model):
         peak, logits = passed_forward(model, inputs, how, mode)
     if not batch.eval_rows or logits is None:
-        return peak
+        return peak, 0
     rows = min(batch.eval_rows, size * (run.kept_on_host_every or batch.eval_rows))
     dtype, length = str(logits.dtype), max(1, logits.numel() // size // logits.shape[-1])
     all_rows = logits_bytes(rows, length, logits.shape[-1], dtype)
     before = all_rows - logits_bytes(min(size, rows), length, logits.shape[-1], dtype)
-    return max(before + peak, 2 * all_rows if before else all_rows)
+    joined = 2 * all_rows if before else all_rows
+    return max((before + peak, before), (joined, joined))

@@ -46,6 +46,10 @@ def require_drawable(paths: Sequence[Path]) -> None:
                 f"Cannot draw {path}, because a picture is PNG or SVG by the end of its name: "
                 f"write {name}.png or {name}.svg."
             )
+        if not path.absolute().parent.is_dir():
+            raise ValueError(
+                f"Cannot draw {path}, because there is no folder {path.parent}: make it, or write somewhere else."
+            )
     if paths and find_spec("matplotlib") is None:
         raise ValueError("Pictures need matplotlib, which is not installed: pip install 'hf-efficient[plot]'.")
 

@@ -49,6 +49,7 @@ def read(plan: Plan) -> Run:
     """Return what a training step under `plan` does, with Trainer or with our loop, which agree."""
     trainer, accelerator, model = plan["trainer"], plan["accelerator"], plan["model"]
     mixed = accelerator.get("mixed_precision") or next((p for p in ("bf16", "fp16") if trainer.get(p)), None)
+    _require_one_precision(model, mixed)
     optimizer = dict(plan["optimizer"]) or ({"name": trainer["optim"]} if "optim" in trainer else {})
     liger = dict(trainer.get("liger_kernel_config") or {}) if trainer.get("use_liger_kernel") else {}
     return Run(
@@ -84,10 +85,24 @@ def _checkpointing(trainer: Mapping[str, Any], sharing: Mapping[str, Any]) -> Ma
     }
 
 
+def _require_one_precision(model: Mapping[str, Any], mixed: str | None) -> None:
+    """Raise ValueError for 4-bit weights that compute in another 16-bit dtype than autocast: torch joins no two."""
+    how = model.get("quantization_config") or {}
+    compute = str(how.get("bnb_4bit_compute_dtype", "")).removeprefix("torch.")
+    other = {"fp16": "bfloat16", "bf16": "float16"}.get(mixed or "")
+    if how.get("load_in_4bit") and compute == other:
+        raise ValueError(
+            f"{mixed} casts to one 16-bit dtype and the 4-bit weights compute in the other ({compute}), which torch "
+            f"cannot join: write qlora(compute_dtype={'float16' if mixed == 'fp16' else 'bfloat16'!r})."
+        )
+
+
 def _assumptions(plan: Plan, mixed: str | None) -> list[str]:
     trainer, said = plan["trainer"], []
     if trainer.get("torch_compile") or plan["accelerator"].get("dynamo_plugin"):
         said.append("torch.compile is not modelled: the figures are those without it, and it usually needs less.")
+    if plan["model"].get("quantization_config") and plan.engine != "NO":
+        said.append("4-bit weights under DeepSpeed or FSDP were not run here: try a step before you rent the cards.")
     if plan["collator"].get("padding_free"):
         said.append("Packed rows are full, and each is one document; torch's attention holds a mask that parts them.")
     if mixed == "fp8":

@@ -89,7 +89,7 @@ class Estimate:
     """Cards of the table, the smallest first; empty where one was named."""
     changes: Sequence[str] = ()
     """Where it does not fit: the cheapest changes that would make it fit, best first."""
-    timeline: Timeline
+    timeline: Timeline = field(repr=False)
 
     def row(self) -> dict[str, Any]:
         """Return the estimate as JSON has it."""

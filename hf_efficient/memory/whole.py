@@ -33,8 +33,7 @@ def whole_step(model: nn.Module, inputs: Inputs, step: Step, *, fast: bool = Tru
     for longer in (0, 1) if found and fast else ():
         with suppress(Exception):  # a model may not run with fewer layers; what is wrong with it, the whole one says
             return _from_few(model, inputs, step, longer=longer)
-    with _in_a_sentence(model):
-        return _traced(model, inputs, step, found)
+    return _traced(model, inputs, step, found)
 
 
 def _from_few(model: nn.Module, inputs: Inputs, step: Step, *, longer: int) -> list[Segment]:
@@ -90,7 +89,7 @@ def _traced(model: nn.Module, inputs: Inputs, step: Step, marked: Sequence[Stack
         batch = inputs(model)
     step = copy.copy(step)
     step.paths = tuple(stack.path for stack in marked)
-    with dequantizing(model):
+    with dequantizing(model), _in_a_sentence(model):
         done: Traced = trace(model, batch, step, mode)
     return segments(done.events, done.marks, [stack.period for stack in marked] or [1])
 
@@ -106,8 +105,6 @@ def _in_a_sentence(model: nn.Module) -> Iterator[None]:
             f"{name} decides by its data what it computes ({error.func} in {_place(error)}), so that its memory "
             "depends on the values of a batch: measure a real step instead."
         ) from error
-    except ValueError:
-        raise
     except Exception as error:  # whatever a model's code raises
         raise ValueError(
             f"{name} does not compute on tensors without data ({type(error).__name__} in {_place(error)}: "

@@ -43,7 +43,9 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: 
         reduce_bucket_size=bucket,
         dtype=str(dtype).removeprefix("torch."),
     )
-    weights = bytes_of(model) if stage < 3 else _partitioned(model, ranks, on_card=not everything)
+    # transformers does not partition a model with quantized weights (is_deepspeed_zero3_enabled() and not is_quantized)
+    cut = stage == 3 and not any(getattr(m, "quant_state", None) is not None for m in model.modules())
+    weights = _partitioned(model, ranks, on_card=not everything) if cut else bytes_of(model)
     host = (STATES + dtype.itemsize) * share if offload else 0
     host += sum(p.numel() * p.element_size() for p in model.parameters()) // ranks if everything else 0
     return Shares(
@@ -51,8 +53,8 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: 
         updated=trained(model),
         optimizer=0 if offload else STATES * share,
         host=host,
-        buffers=buckets + (_kept_gathered(model, how) if stage == 3 else 0),
-        wrap=partial(_during, stage=stage, ranks=ranks, how=how, kept=accumulating or offload) if stage >= 2 else None,
+        buffers=buckets + (_kept_gathered(model, how) if cut else 0),
+        wrap=partial(_during, cut=cut, ranks=ranks, how=how, kept=accumulating or offload) if stage >= 2 else None,
         between=share * dtype.itemsize if accumulating and stage >= 2 and not offload else 0,
         passing={} if offload else {"gradients in float32": _converted(share, stage, dtype.itemsize)},
         assumptions=_said(stage, offload, ranks),
@@ -121,14 +123,12 @@ def _kept_gathered(model: nn.Module, how: Mapping[str, Any]) -> int:
     return int(width * (min(large, prefetched + again) + small))
 
 
-def _during(
-    model: nn.Module, recorder: Recorder, *, stage: int, ranks: int, how: Mapping[str, Any], kept: bool
-) -> None:
+def _during(model: nn.Module, recorder: Recorder, *, cut: bool, ranks: int, how: Mapping[str, Any], kept: bool) -> None:
     """Add to a traced step what ZeRO does in it: reduced gradients leave, gathered weights come and go."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(partial(_reduced, recorder, ranks, kept))
-    if stage == 3:
+    if cut:
         _gather(model, recorder, _threshold(model, how))
 
 

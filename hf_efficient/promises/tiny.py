@@ -54,6 +54,11 @@ def load_config(name: str) -> PreTrainedConfig:
             trust_remote_code=False,  # said, because transformers would ask at the terminal
         )
     except Exception as error:  # whatever the Hub and the readers of configurations raise
+        if "couldn't connect" in str(error):
+            raise ValueError(
+                f"There is no folder {name}, and the Hub cannot be asked for it: check the connection, or pass a "
+                "folder with the model's config.json."
+            ) from None
         why = "it needs code of its own, which is never run here" if CODE in str(error) else one_sentence(error)[:400]
         raise ValueError(
             f"Cannot read the configuration of {name}: {why}; choose a model that transformers has."
