@@ -90,7 +90,7 @@ def _check(batch: Batch, gpus: int) -> None:
             raise ValueError(
                 f"{name}={value!r} is no number of rows or tokens, because one is the least: pass {name}=1."
             )
-    if gpus < 1:
+    if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1:
         raise ValueError(f"gpus={gpus} is no number of GPUs, because one is the least: pass gpus=1.")
 
 
@@ -172,5 +172,5 @@ def _later(
     states = sum(standing.values()) - standing["gradients"]
     found = {"resume": (states + (standing["optimizer"] if gpus > 1 and run.engine == "NO" else 0)) / GIB}
     if batch.eval_size:
-        found["evaluation"] = (states + evaluation(model, run, batch, how)) / GIB
+        found["evaluation"] = (states + evaluation(model, run, batch, how, gpus)) / GIB
     return found
