@@ -228,3 +228,13 @@ def test_gpus_are_whole(gpus: Any) -> None:
     """A number of GPUs is a whole one."""
     with pytest.raises(ValueError, match="no number of GPUs"):
         of("bf16", gpus=gpus)
+
+
+def test_attention_within_torchs_own_module_is_flash() -> None:
+    """nn.MultiheadAttention calls the kernel from inside, and keeps no square of the length there either."""
+    layer, x = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True), torch.ones(1, 256, 64, requires_grad=True)
+    recorder = Recorder()
+    with recorder, not_the_cpus_autocast(), LikeCuda(), torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(x, x, x, need_weights=False)
+    assert out[0].shape == x.shape
+    assert all(event.shape[-2:] != (256, 256) for event in recorder.events)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F  # noqa: N812, its usual name
@@ -73,6 +75,9 @@ class LikeCuda(TorchFunctionMode):
             return ctc_loss(*args, **kwargs)
         if func in GROUPED:
             return grouped_mm(*args, **kwargs)
+        if func is F.multi_head_attention_forward:  # inside, this mode is off
+            with patch.object(F, "scaled_dot_product_attention", partial(attention, flash=self.flash)):
+                return func(*args, **kwargs)
         if func is F.dropout:
             return self._dropout(*args, **kwargs)
         return func(*args, **kwargs)
