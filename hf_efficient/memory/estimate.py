@@ -28,6 +28,8 @@ from hf_efficient.memory.timeline import moments
 from hf_efficient.plan import Plan, require_plan
 from hf_efficient.train.undisturbed import random_numbers_kept
 
+MOST = 2**27
+"""Tokens of a batch, of which whole numbers are made."""
 ALWAYS = (
     "The model's outputs are let go before the backward pass, as Trainer does; a loop that keeps them needs the logits "
     "once more.",
@@ -96,7 +98,11 @@ def _check(batch: Batch, machine: Machine | None, gpus: int) -> None:
             raise ValueError(
                 f"{name}={value!r} is no number of rows or tokens, because one is the least: pass {name}=1."
             )
-    if gpus < 1:
+    if batch.size * (batch.seq_len or 1) > MOST:
+        raise ValueError(
+            f"{batch.size} rows of {batch.seq_len or 1} tokens are more than any GPU holds: pass at most {MOST:,}."
+        )
+    if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1:
         raise ValueError(f"gpus={gpus} is no number of GPUs, because one is the least: pass gpus=1.")
 
 
@@ -112,6 +118,12 @@ def _estimated(asked: _Asked) -> Estimate:
     shares = share_out(built, run, asked.gpus)
     how = how_taken(run, shares, machine)
     params, trainable = counted(built)
+    if not trainable:
+        raise ValueError(
+            "Nothing of this model trains, because all its weights are frozen: let some require gradients."
+        )
+    if isinstance(asked.model, nn.Module) and {"dtype", "attn_implementation"} & set(plan["model"]):
+        said.append("The module keeps the dtype and the attention that it has; the plan's are for loading one.")
     taken = take(built, run, shares, batch=batch, how=how)
     made, standing = taken.timeline, taken.standing
     states = sum(standing.values()) - standing["gradients"]
@@ -133,7 +145,9 @@ def _estimated(asked: _Asked) -> Estimate:
         timeline=made,
     )  # fmt: skip
     if batch.eval_size:
-        found = _with_evaluation(found, standing, *evaluation(built, run, batch, how))
+        passing, kept = evaluation(built, run, batch, how, asked.gpus)
+        gathered = max(made.parts["weights"]) - standing["weights"]  # of other ranks
+        found = _with_evaluation(found, standing, passing + gathered, kept)
     return judged(found, machine, plan)
 
 

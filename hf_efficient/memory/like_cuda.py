@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F  # noqa: N812, its usual name
@@ -18,9 +20,10 @@ _LOW = (
 _HIGH = (
     "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh cosine_embedding_loss "
     "cdist cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss "
-    "kl_div l1_loss layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss "
+    "interpolate kl_div l1_loss layer_norm log log10 log_softmax log1p log2 logsumexp margin_ranking_loss mse_loss "
     "multilabel_margin_loss multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal "
-    "rsqrt sinh smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss"
+    "rms_norm rsqrt sinh smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan "
+    "triplet_margin_loss vector_norm"
 )
 
 
@@ -31,7 +34,7 @@ def _functions(names: str) -> frozenset[Any]:
 
 
 LOW, HIGH = _functions(_LOW), _functions(_HIGH)
-SET_OUTPUT = _functions("softmax log_softmax sum prod cumsum cumprod norm")
+SET_OUTPUT = _functions("softmax log_softmax sum prod cumsum cumprod norm vector_norm")
 """Those of HIGH that do not cast their input where they are told the dtype of their output."""
 GROUPED = frozenset(
     found for found in (getattr(F, "grouped_mm", None), getattr(torch, "_grouped_mm", None)) if found is not None
@@ -72,6 +75,9 @@ class LikeCuda(TorchFunctionMode):
             return ctc_loss(*args, **kwargs)
         if func in GROUPED:
             return grouped_mm(*args, **kwargs)
+        if func is F.multi_head_attention_forward:  # inside, this mode is off
+            with patch.object(F, "scaled_dot_product_attention", partial(attention, flash=self.flash)):
+                return func(*args, **kwargs)
         if func is F.dropout:
             return self._dropout(*args, **kwargs)
         return func(*args, **kwargs)

@@ -48,10 +48,8 @@ class Run:
 def read(plan: Plan) -> Run:
     """Return what a training step under `plan` does, with Trainer or with our loop, which agree."""
     trainer, accelerator, model = plan["trainer"], plan["accelerator"], plan["model"]
-    mixed = accelerator.get("mixed_precision") or next((p for p in ("bf16", "fp16") if trainer.get(p)), None)
+    mixed = _mixed(plan)
     _require_one_precision(model, mixed)
-    optimizer = dict(plan["optimizer"]) or ({"name": trainer["optim"]} if "optim" in trainer else {})
-    liger = dict(trainer.get("liger_kernel_config") or {}) if trainer.get("use_liger_kernel") else {}
     return Run(
         autocast={"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}.get(mixed or ""),
         dtype=model.get("dtype"),
@@ -60,9 +58,9 @@ def read(plan: Plan) -> Run:
         accumulation=int(
             trainer.get("gradient_accumulation_steps") or accelerator.get("gradient_accumulation_steps", 1)
         ),
-        max_grad_norm=float(trainer.get("max_grad_norm", 1.0)),
-        optimizer={"name": "adamw_torch_fused"} | optimizer,
-        kernels={name: True for name, on in liger.items() if on},
+        max_grad_norm=float(trainer.get("max_grad_norm", 1.0) or 0.0),
+        optimizer={"name": "adamw_torch_fused"} | _optimizer(plan),
+        kernels=_liger(trainer),
         quantization=model.get("quantization_config") or {},
         packed=bool(plan["collator"].get("padding_free")),
         engine=plan.engine,
@@ -74,14 +72,41 @@ def read(plan: Plan) -> Run:
     )
 
 
+def _yours(plan: Plan, *fields: str) -> bool:
+    return any(plan.author("trainer", name) == "you" for name in fields)
+
+
+def _mixed(plan: Plan) -> str | None:
+    """Return the mixed precision; what you set for Trainer wins over what a trick sets for Accelerator."""
+    asked = next((p for p in ("bf16", "fp16") if plan["trainer"].get(p)), None)
+    return asked if _yours(plan, "bf16", "fp16") else plan["accelerator"].get("mixed_precision") or asked
+
+
+def _optimizer(plan: Plan) -> dict[str, Any]:
+    """Return the optimizer; what you set for Trainer wins over what a trick sets for a loop."""
+    fields = {"name": "optim", "args": "optim_args", "target_modules": "optim_target_modules"}
+    if plan["optimizer"] and not _yours(plan, *fields.values()):
+        return dict(plan["optimizer"])
+    return {key: plan["trainer"][name] for key, name in fields.items() if plan["trainer"].get(name)}
+
+
+def _liger(trainer: Mapping[str, Any]) -> dict[str, bool]:
+    """Return Liger's kernels that are on; those that nobody names are on as well, but for its plain loss."""
+    if not trainer.get("use_liger_kernel"):
+        return {}
+    stock = dict.fromkeys(("fused_linear_cross_entropy", "rope", "rms_norm", "layer_norm", "swiglu", "geglu"), True)
+    return {name: True for name, on in (stock | (trainer.get("liger_kernel_config") or {})).items() if on}
+
+
 def _checkpointing(trainer: Mapping[str, Any], sharing: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    if not trainer.get("activation_checkpointing") and not sharing.get("activation_checkpointing"):
+    names = ("activation_checkpointing", "gradient_checkpointing")  # the second is the old name, which still works
+    if not any(trainer.get(name) for name in names) and not sharing.get("activation_checkpointing"):
         return None
-    asked = trainer.get("activation_checkpointing_kwargs") or {}
+    asked: Mapping[str, Any] = next((found for name in names if (found := trainer.get(f"{name}_kwargs"))), {})
     return {
         "every_n_layers": asked.get("every_n_layers", 1),
         "offload": asked.get("offload", False),
-        "reentrant": asked.get("use_reentrant", False),
+        "reentrant": asked.get("use_reentrant", bool(asked)),  # arguments without it select the reentrant kind
     }
 
 
@@ -111,10 +136,11 @@ def _assumptions(plan: Plan, mixed: str | None) -> list[str]:
         said.append("The noise of NEFTune is not modelled: it is as large as the embeddings of the batch.")
     if plan["model"].get("attn_implementation") == "flex_attention":
         said.append("flex_attention is taken for a kernel that keeps what FlashAttention keeps.")
-    layers = {"rope", "rms_norm", "layer_norm", "swiglu", "geglu"} & {
-        name for name, on in (trainer.get("liger_kernel_config") or {}).items() if on
-    }
-    if trainer.get("use_liger_kernel") and layers:
+    if trainer.get("bf16_full_eval") or trainer.get("fp16_full_eval"):
+        said.append("Evaluation in 16-bit weights is not modelled: it is estimated with the weights as they train.")
+    if trainer.get("label_smoothing_factor"):
+        said.append("Smoothing of labels is not modelled: Trainer computes its loss from log-probabilities of its own.")
+    if {"rope", "rms_norm", "layer_norm", "swiglu", "geglu"} & set(_liger(trainer)):
         said.append(
             "Of Liger's kernels only the loss is modelled: those for norms, rotary embedding and MLP save more."
         )

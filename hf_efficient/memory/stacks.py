@@ -13,7 +13,7 @@ KEPT = 4
 LEAST = 3 * KEPT
 """Units from which on it is quicker to trace two shorter stacks."""
 LONGEST_PATTERN = 8
-NOT_COMPARED = ("layer_idx", "layer_id", "idx", "layer_index", "layer_number", "_forward_hooks")
+NOT_COMPARED = ("layer_idx", "layer_id", "idx", "layer_index", "layer_number")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ def stacks(model: nn.Module) -> list[Stack]:
     found: list[Stack] = []
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and not any(path.startswith(f"{other.path}.") for other in found):
-            period = _period([_signature(layer) for layer in module]) if len(module) > KEPT else 0
+            apart = len(module) > KEPT and not _shared(module)
+            period = _period([_signature(layer) for layer in module]) if apart else 0
             if period and len(module) % period == 0 and len(module) // period > LEAST:
                 found.append(Stack(path, period, len(module) // period))
     return found
@@ -59,6 +60,12 @@ def _period(signatures: list[Any]) -> int:
     return 0
 
 
+def _shared(layers: nn.ModuleList) -> bool:
+    """Say whether two layers have a weight in common, whose one gradient a shorter stack would count twice."""
+    own = [{id(parameter) for parameter in layer.parameters()} for layer in layers]
+    return len(set().union(*own)) < sum(map(len, own))
+
+
 def _signature(layer: nn.Module) -> Any:
     """Return all that could make two layers behave differently."""
     return tuple(
@@ -70,6 +77,7 @@ def _facts(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, value in vars(module).items():
         if name not in NOT_COMPARED and isinstance(value, (bool, int, float, str, type(None))):
             yield name, value
+    yield "hooks", len(module._forward_hooks) + len(module._forward_pre_hooks)
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[Any, ...]]:

@@ -68,7 +68,7 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
                 parameter.grad = torch.empty_like(parameter)
         recorder.know(p.grad for p in trained if p.grad is not None)
     hooks = _mark_layers(model, step.paths, recorder)
-    if step.checkpointing:
+    if step.checkpointing or _checkpoints_itself(model):
         _recompute(model, recorder, step)
     if step.wrap:
         step.wrap(model, recorder)
@@ -159,6 +159,13 @@ def _leave(recorder: Recorder, stack: int, place: int, last: bool, layer: nn.Mod
 
 def _back(recorder: Recorder, stack: int, place: int, gradient: torch.Tensor) -> None:
     recorder.mark(stack, place)
+
+
+def _checkpoints_itself(model: nn.Module) -> bool:
+    """Say whether checkpointing was switched on in a module of yours, in the way that is not reentrant."""
+    on = [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
+    how = [getattr(getattr(module, "_gradient_checkpointing_func", None), "keywords", {}) for module in on]
+    return any(keywords.get("use_reentrant") is False for keywords in how)
 
 
 def _recompute(model: nn.Module, recorder: Recorder, step: Step) -> None:
