@@ -112,18 +112,10 @@ def _estimated(asked: _Asked) -> Estimate:
     check(run.optimizer["name"])
     said: list[str] = []
     built = assemble(plan, run, asked.model, prepared_for_kbit=asked.prepared_for_kbit, said=said)
-    said += _head(built)
-    if run.engine != "NO" and asked.gpus == 1:
-        said.append("One GPU shares nothing with others: gpus=4 (--gpus 4) says what each of four holds.")
+    said += _remarks(asked, run, built)
     shares = share_out(built, run, asked.gpus)
     how = how_taken(run, shares, machine)
     params, trainable = counted(built)
-    if not trainable:
-        raise ValueError(
-            "Nothing of this model trains, because all its weights are frozen: let some require gradients."
-        )
-    if isinstance(asked.model, nn.Module) and {"dtype", "attn_implementation"} & set(plan["model"]):
-        said.append("The module keeps the dtype and the attention that it has; the plan's are for loading one.")
     taken = take(built, run, shares, batch=batch, how=how)
     made, standing = taken.timeline, taken.standing
     states = sum(standing.values()) - standing["gradients"]
@@ -139,7 +131,7 @@ def _estimated(asked: _Asked) -> Estimate:
         host_gib=(shares.host + taken.update.host + taken.host) / GIB,
         moments=moments(made) | {"resume": (states + _twice(run, standing, asked.gpus)) / GIB},
         assumptions=(
-            *ALWAYS, *said, *lengths_assumed(built, batch), *run.assumptions, *how.said, *shares.assumptions,
+            *ALWAYS, *said, *run.assumptions, *how.said, *shares.assumptions,
             *taken.update.notes,
         ),
         timeline=made,
@@ -192,11 +184,22 @@ def _name(model: Any, built: Any) -> str:
     return getattr(getattr(built, "config", None), "name_or_path", "") or type(body_of(built)).__name__
 
 
-def _head(built: nn.Module) -> list[str]:
-    """Return what to know where the configuration does not name the head that is estimated."""
+def _remarks(asked: _Asked, run: Run, built: nn.Module) -> list[str]:
+    """Return what is taken where something is not said; raise ValueError where nothing trains."""
+    if not any(parameter.requires_grad for parameter in built.parameters()):
+        raise ValueError(
+            "Nothing of this model trains, because all its weights are frozen: let some require gradients."
+        )
+    said = lengths_assumed(built, asked.batch)
     named = getattr(getattr(built, "config", None), "architectures", None) or []
     taken = type(body_of(built)).__name__
-    return [] if taken in named else [f"The configuration names {', '.join(named) or 'no class'}: {taken} is taken."]
+    if taken not in named:
+        said.append(f"The configuration names {', '.join(named) or 'no class'}: {taken} is taken.")
+    if run.engine != "NO" and asked.gpus == 1:
+        said.append("One GPU shares nothing with others: gpus=4 (--gpus 4) says what each of four holds.")
+    if isinstance(asked.model, nn.Module) and {"dtype", "attn_implementation"} & set(asked.plan["model"]):
+        said.append("The module keeps the dtype and the attention that it has; the plan's are for loading one.")
+    return said
 
 
 def how_taken(run: Run, shares: Shares, machine: Machine | None) -> Step:
