@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_efficient import Batch, Machine, estimate, make_plan
+from hf_efficient.memory import optimizers
+from hf_efficient.memory.quantize import written_out
+from hf_efficient.memory.record import Recorder, rounded
 from hf_efficient.memory.results import GIB, Estimate
+from hf_efficient.memory.weights import Weight
 from hf_efficient.promises.heads import HEADS, configuration
 
 SIZES: dict[str, Any] = {
@@ -129,3 +135,32 @@ def test_a_missing_dtype_is_said() -> None:
     """A configuration without a dtype is taken for float32, and the estimate says so."""
     assert any("names no dtype" in sentence for sentence in of("lora").assumptions)
     assert not any("names no dtype" in sentence for sentence in of("bf16").assumptions)
+
+
+def test_odd_splits_are_padded() -> None:
+    """Three ranks hold more than a third each of matrices whose first dimension three does not divide."""
+    found = of("bf16", "fsdp", gpus=3)
+    assert 3 * found.breakdown["weights"] * GIB > 4 * found.params
+
+
+def test_a_frozen_head_gets_no_gradient_from_the_fused_loss() -> None:
+    """With adapters the head does not train, and the fused loss makes no gradient as large as it."""
+    config = configuration("LlamaConfig", "LlamaForCausalLM", **SIZES | {"vocab_size": 64_000})
+    found = of("bf16", "lora", "fused_loss", config=config)
+    assert (found.moments["backward"] - found.moments["resume"]) * GIB < 64_000 * 512 * 2
+
+
+def test_clipping_sums_in_pieces() -> None:
+    """The norms of one large gradient are summed in pieces of 65,536 elements, four bytes each."""
+    update = optimizers.update("sgd", [Weight((10_000_000,), torch.float32)], mode=FakeTensorMode(), max_grad_norm=1.0)
+    assert max(event.size for event in update.events if event.phase == "clipping") == rounded(153 * 4)
+
+
+def test_writing_out_a_packed_weight_takes_its_constants_and_a_cast() -> None:
+    """Double-quantized constants become float32 in passing, and a weight of another dtype is cast when written."""
+    with FakeTensorMode(), Recorder() as recorder:
+        packed = torch.empty(64, dtype=torch.uint8)
+        state = SimpleNamespace(absmax=packed, nested=True, shape=(64, 64), dtype=torch.bfloat16)
+        written_out(state, torch.float32)
+    sizes = [event.size for event in recorder.events if event.size > 0]
+    assert sizes == [rounded(size) for size in (64, 64 * 4, 64 * 64 * 2, 64 * 64 * 4)]
