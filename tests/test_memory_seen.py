@@ -47,6 +47,15 @@ def test_a_fused_loss_keeps_the_logits_of_evaluation() -> None:
 
 
 @pytest.mark.launch
+def test_an_evaluation_that_does_not_fit_has_its_own_remedy() -> None:
+    """Where kept logits do not fit, moving them to the host does; a fused loss, which keeps them too, is not named."""
+    batch = Batch(size=1, seq_len=64, eval_size=4, eval_rows=8000)
+    changes = of("bf16", batch=batch, machine=Machine.named("rtx3060-12gb")).changes
+    assert changes[0].startswith("evaluation: needs")
+    assert not any(change.startswith("fused_loss:") for change in changes)
+
+
+@pytest.mark.launch
 def test_zeros_update_flattens_before_it_converts() -> None:
     """Stage 2 makes a flat copy of a rank's gradients and a float32 one, 6 bytes each, at once."""
     found = of("bf16", "activation_checkpointing", "zero(2)", gpus=2)

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hf_efficient import Batch, estimate, make_plan
 from hf_efficient.memory.kernels import attention
-from hf_efficient.memory.like_cuda import LikeCuda, not_the_cpus_autocast
+from hf_efficient.memory.like_cuda import LikeCuda
 from hf_efficient.memory.record import Recorder
 from hf_efficient.memory.results import GIB, Estimate
 from hf_efficient.memory.stacks import stacks
@@ -114,7 +114,7 @@ LOW = {"gelu": F.gelu, "silu": F.silu, "mean": torch.Tensor.mean, "relu": torch.
 def test_autocast_has_cudas_lists(name: str) -> None:
     """What CUDA computes in float32 comes out in it, and nothing else: ATen's autocast_mode.h, AT_FORALL_FP32."""
     x = torch.ones(2, 8, 8, dtype=torch.bfloat16)
-    with not_the_cpus_autocast(), LikeCuda(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with LikeCuda(), torch.autocast("cpu", dtype=torch.bfloat16):
         out = (HIGH | LOW)[name](x)
     assert out.dtype == (torch.float32 if name in HIGH else torch.bfloat16)
 
@@ -124,7 +124,7 @@ def test_a_weight_is_cast_once() -> None:
     weight, x = nn.Parameter(torch.ones(256, 256)), torch.ones(256, 256, dtype=torch.bfloat16)
     recorder = Recorder()
     recorder.know([weight, x])
-    with not_the_cpus_autocast(), recorder, LikeCuda(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with recorder, LikeCuda(), torch.autocast("cpu", dtype=torch.bfloat16):
         out = [F.linear(x, weight), F.linear(x, weight)]
     made = [event.size for event in recorder.events if event.size > 0]
     assert len(out) == 2
@@ -234,7 +234,7 @@ def test_attention_within_torchs_own_module_is_flash() -> None:
     """nn.MultiheadAttention calls the kernel from inside, and keeps no square of the length there either."""
     layer, x = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True), torch.ones(1, 256, 64, requires_grad=True)
     recorder = Recorder()
-    with recorder, not_the_cpus_autocast(), LikeCuda(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with recorder, LikeCuda(), torch.autocast("cpu", dtype=torch.bfloat16):
         out = layer(x, x, x, need_weights=False)
     assert out[0].shape == x.shape
     assert all(event.shape[-2:] != (256, 256) for event in recorder.events)

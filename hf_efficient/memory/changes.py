@@ -35,6 +35,7 @@ class Change(NamedTuple):
 ORDER = (
     Change("attention('sdpa')", "nothing"),
     Change("fused_loss", "nothing, but Liger's kernels"),
+    Change("evaluation", "a copy of the logits to the host every batch"),
     Change("bf16", "rounding to 16 bits"),
     Change("adamw_8bit", "moments in 8 bits"),
     Change(HALF, "smaller, slower pieces"),
@@ -155,6 +156,7 @@ def _usable(plan: Plan, batch: Batch) -> list[Change]:
     adapter = any(trick.family == "adapter" for trick in plan.tricks)
     left_out = there | ({HALF, ONE} if batch.size == 1 else {ONE} if batch.size == 2 else set())
     left_out |= {"lora", "adafactor"} if adapter else set()
+    left_out |= set() if batch.eval_rows else {"evaluation"}
     left_out |= set() if plan["model"].get("attn_implementation") == "eager" else {"attention('sdpa')"}
     return [change for change in ORDER if change.spelling not in left_out]
 

@@ -45,8 +45,9 @@ SIXTEEN = (torch.float16, torch.bfloat16)
 class LikeCuda(TorchFunctionMode):
     """Compute as CUDA would under the autocast that is on, as far as memory goes.
 
-    The CPU's own autocast has other lists: exclude its dispatch key (`not_the_cpus_autocast`) and leave its switch on,
-    from which the model's code, checkpointing and this mode read whether autocast is on. Low-precision copies of
+    The model's code, checkpointing and this mode read from the CPU's autocast whether it is on. That one acts below
+    this mode, on what operations call inside (a linear in multi-head attention, a product in einsum): its list of
+    operations in 16 bits is CUDA's, and of those in float32 it has few that CUDA's has not. Low-precision copies of
     trained weights are kept until the mode is left, as autocast keeps them.
     """
 
@@ -58,10 +59,6 @@ class LikeCuda(TorchFunctionMode):
     def __exit__(self, *error: Any) -> Any:
         self._copies.clear()
         return super().__exit__(*error)
-
-    def forget_copies(self) -> None:
-        """Drop the low-precision copies of the weights, as the end of autocast does."""
-        self._copies.clear()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -117,8 +114,3 @@ class LikeCpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return (grouped_mm if func in GROUPED else func)(*args, **kwargs or {})
-
-
-def not_the_cpus_autocast() -> Any:
-    """Return a context in which autocast for the CPU can be on and does nothing of its own."""
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))

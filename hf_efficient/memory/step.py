@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from hf_efficient.memory.build import tensors
 from hf_efficient.memory.extend import BETWEEN
 from hf_efficient.memory.flash import flash_attention
-from hf_efficient.memory.like_cuda import LikeCpu, LikeCuda, not_the_cpus_autocast
+from hf_efficient.memory.like_cuda import LikeCpu, LikeCuda
 from hf_efficient.memory.record import Event, Mark, Recorder
 from hf_efficient.memory.values import Values, answered
 
@@ -78,7 +78,6 @@ def trace(model: nn.Module, inputs: Mapping[str, Any], step: Step, mode: FakeTen
             mode,
             answered(),
             flash_attention(step.package),
-            not_the_cpus_autocast() if step.imitate else contextlib.nullcontext(),
         ):
             _pass(model, inputs, step, recorder)
             gradients = {recorder.key_of(p.grad) for p in trained if p.grad is not None}
@@ -231,7 +230,6 @@ def passed_forward(
         answered(),
         flash_attention(step.package),
         torch.no_grad(),
-        not_the_cpus_autocast(),
         Values(),
         recorder,
     )
