@@ -225,8 +225,13 @@ def test_a_forward_pass_that_reads_its_activations_is_refused() -> None:
         estimate(make_plan(), Deciding(small()), batch=BATCH)
 
 
-@pytest.mark.launch
-@pytest.mark.parametrize("head", HEADS)
+SECONDS = ("qwen3-moe-balanced", "gemma3", "smolvlm", "mixtral", "qwen3", "modernbert", "roberta")
+"""Heads that take several, or are close to another."""
+
+
+@pytest.mark.parametrize(
+    "head", [pytest.param(head, marks=pytest.mark.slow if head in SECONDS else pytest.mark.launch) for head in HEADS]
+)
 def test_every_head_has_an_estimate(head: str) -> None:
     """Every head of the matrix, at its real size, has an estimate, which is the same again."""
     length = None if head in ("vit", "whisper") else 128
