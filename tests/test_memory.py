@@ -208,9 +208,11 @@ def test_what_cannot_be_is_refused_in_a_sentence(what: str) -> None:
 
 
 def test_learned_positions_have_an_end() -> None:
-    """GPT-2 has 1024 learned positions and is refused a longer row; rotary ones have no such end."""
+    """GPT-2 has 1024 learned positions, RoBERTa 512 behind its padding; longer rows are refused, rotary ones are not."""
     with pytest.raises(ValueError, match="1024 learned positions"):
         of("bf16", config=HEADS["gpt2"](), batch=Batch(size=1, seq_len=1025))
+    with pytest.raises(ValueError, match="512 learned positions"):
+        of("bf16", config=HEADS["roberta"](), batch=Batch(size=1, seq_len=513))
 
 
 def test_a_forward_pass_that_reads_its_activations_is_refused() -> None:

@@ -85,8 +85,10 @@ def _length(inner: Any, batch: Batch) -> int:
             f"{type(inner).__name__} reads tokens, and their number decides its memory: pass seq_len, at the command "
             f"line --seq-len{f' (at most {limit})' if limit else ''}."
         )
-    absolute = any(isinstance(m, nn.Embedding) and m.num_embeddings == limit for m in inner.modules())
-    if limit and absolute and batch.seq_len > limit:
+    learned = next((m for m in inner.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == limit), None)
+    if limit and learned is not None and learned.padding_idx is not None:
+        limit -= learned.padding_idx + 1  # RoBERTa counts from behind its padding
+    if limit and learned is not None and batch.seq_len > limit:
         raise ValueError(
             f"{type(inner).__name__} has {limit} learned positions and cannot read {batch.seq_len} tokens: pass a "
             f"seq_len of at most {limit}."
