@@ -208,7 +208,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(what: str) -> None:
 
 
 def test_learned_positions_have_an_end() -> None:
-    """GPT-2 has 1024 learned positions, RoBERTa 512 behind its padding; longer rows are refused, rotary ones are not."""
+    """GPT-2 has 1024 learned positions, RoBERTa 512 behind its padding; longer rows are refused, not rotary ones."""
     with pytest.raises(ValueError, match="1024 learned positions"):
         of("bf16", config=HEADS["gpt2"](), batch=Batch(size=1, seq_len=1025))
     with pytest.raises(ValueError, match="512 learned positions"):
