@@ -124,6 +124,7 @@ def test_figures_of_a_group() -> None:
     assert summary.missed("reserved", figures) == []
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(
     ("others", "more"),
     [

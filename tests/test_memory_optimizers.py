@@ -20,6 +20,11 @@ from hf_efficient.plan import Plan
 
 PROJECTED = {"args": "rank=16", "target_modules": r".*layers\.\d+\..*"}
 DTYPES = [torch.float32, torch.bfloat16]
+BOTH = [
+    pytest.param(torch.float32, id="float32"),
+    pytest.param(torch.bfloat16, id="bfloat16", marks=pytest.mark.launch),
+]
+"""The second one in `make test`: it takes seconds in all."""
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU"),
     pytest.mark.filterwarnings("ignore:This implementation of AdamW is deprecated:FutureWarning"),
@@ -97,7 +102,7 @@ def storages(value: Any, seen: set[int], steps: bool = False) -> Iterator[int]:
         yield from storages(value.ortho_matrix, seen)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", BOTH)
 @pytest.mark.parametrize("name", NAMES)
 def test_state_is_that_of_the_real_optimizer(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every optimizer has the bytes of state that Trainer's own has after a step, embeddings included.
@@ -140,7 +145,7 @@ def test_what_passes_is_gone_after_the_update(name: str) -> None:
     assert not any(e.phase == "clipping" for e in predicted(name, weights_of(model_of(torch.bfloat16))).events)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", BOTH)
 @pytest.mark.parametrize("name", REAL)
 def test_what_passes_is_what_the_real_step_makes(name: str, dtype: torch.dtype) -> None:
     """The step's highest temporaries are those that torch's profiler sees in the same step on tensors with data."""

@@ -17,6 +17,7 @@ from hf_efficient.memory.results import GIB, Estimate
 from hf_efficient.memory.weights import Weight
 from hf_efficient.promises.heads import HEADS, configuration
 
+pytestmark = pytest.mark.launch  # seconds in all
 SIZES: dict[str, Any] = {
     "vocab_size": 8000, "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 4,
 }  # fmt: skip

@@ -18,6 +18,7 @@ from hf_efficient.memory.results import GIB, Estimate
 from hf_efficient.memory.stacks import stacks
 from hf_efficient.plan import Plan
 
+pytestmark = pytest.mark.launch  # seconds in all
 BATCH = Batch(size=2, seq_len=64)
 
 
