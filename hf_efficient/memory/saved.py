@@ -85,7 +85,8 @@ def saved_activations(model: Mapping[str, bool], activation_checkpointing: bool,
 
     `model`: {"training": bool}. A model in evaluation mode does not checkpoint, whatever its switch says. The ratio
     falls with the layers and grows with the vocabulary: this Llama has a hidden size of 128, an MLP of 256, 512 words,
-    one row of 64 tokens, and a CPU's kernels. An Estimate traces the model itself.
+    one row of 64 tokens, and a CPU's kernels. The sizes were chosen: a report gives 0.143 for
+    four layers of a Llama that it does not name, and others have 0.13 to 0.18. An Estimate traces the model itself.
     """
     if set(model) != {"training"}:
         raise ValueError(f"model={dict(model)!r} does not say whether it trains: write {{'training': True}} or False.")
