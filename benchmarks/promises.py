@@ -9,17 +9,16 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import platform
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from measured_on import measured_on
 
 from hf_efficient.emit.files import write
 from hf_efficient.emit.here import training_machine
@@ -79,14 +78,8 @@ def matrix(heads: list[str], tricks: list[str]) -> dict[str, Any]:
     launched = run()
     for cell in cells:
         cell |= next((row | {"name": cell["name"]} for row in launched if _same(row, cell)), {})
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return {
-        "command": "make promises",
-        "commit": commit.stdout.strip(),
-        "date": date.today().isoformat(),
-        "machine": f"{platform.machine()}, {training_machine().cpu}, 2 cores, no accelerator",
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        **measured_on("make promises", PACKAGES),
         "minutes": round((time.perf_counter() - start) / 60, 1),
         "cells": cells,
         "launched": launched,

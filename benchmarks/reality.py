@@ -11,23 +11,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
-import subprocess
 import sys
 import time
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from measured_on import measured_on  # noqa: E402
 from reality import ARCHITECTURES, LIMIT, WAYS, compare  # noqa: E402
 
 from hf_efficient.emit.files import write  # noqa: E402
-from hf_efficient.emit.here import training_machine  # noqa: E402
 from hf_efficient.memory.results import GIB  # noqa: E402
 
 MEASURED = ROOT / "docs" / "measured" / "reality.json"
@@ -53,15 +49,9 @@ def row(architecture: str, way: str) -> dict[str, Any]:
 
 def report(rows: list[dict[str, Any]], minutes: float) -> dict[str, Any]:
     """Return the rows with what they were measured on."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     errors = [abs(one["error_percent"]) for one in rows]
     return {
-        "command": "make reality",
-        "commit": commit.stdout.strip(),
-        "date": date.today().isoformat(),
-        "machine": f"{platform.machine()}, {training_machine().cpu}, 2 cores, no accelerator",
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        **measured_on("make reality", PACKAGES),
         "minutes": round(minutes, 1),
         "median_error_percent": round(statistics.median(errors), 3),
         "worst_error_percent": max(errors),

@@ -14,7 +14,7 @@ from torch import nn
 
 from hf_efficient.emit.head import require_head
 from hf_efficient.emit.model import add_adapter
-from hf_efficient.memory.build import dtype_of, names_dtype, on_meta, without_data
+from hf_efficient.memory.build import dtype_of, named_dtype, on_meta, without_data
 from hf_efficient.memory.fused_loss import fuse_loss
 from hf_efficient.memory.quantize import quantized
 from hf_efficient.memory.reading import Run
@@ -39,7 +39,7 @@ def assemble(
         config = load_config(str(model)) if isinstance(model, (str, Path)) else model
         if not hasattr(config, "model_type"):
             raise ValueError(f"{config!r} is no model: pass a Hub id, a folder, a configuration or a module.")
-        if said is not None and run.dtype in (None, "auto") and not names_dtype(config):
+        if said is not None and run.dtype in (None, "auto") and not named_dtype(config):
             said.append("The configuration names no dtype: float32 is taken, and the checkpoint may have fewer bits.")
         built = _built(copy.deepcopy(config), run)
     if prepared_for_kbit:

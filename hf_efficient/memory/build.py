@@ -107,17 +107,14 @@ def dtype_of(name: str | torch.dtype | None, config: Any) -> torch.dtype:
     if isinstance(name, torch.dtype):
         return name
     if name in (None, "auto"):
-        text = getattr(config, "get_text_config", lambda: config)()
-        found: Any = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
-        found = found or getattr(text, "dtype", None) or getattr(text, "torch_dtype", None)
-        name = str(found or "float32").removeprefix("torch.")
+        name = str(named_dtype(config) or "float32").removeprefix("torch.")
     dtype = getattr(torch, str(name), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is no dtype of torch: write 'bfloat16', 'float16' or 'float32'.")
     return dtype
 
 
-def names_dtype(config: Any) -> bool:
-    """Say whether a configuration names the dtype of its checkpoint."""
+def named_dtype(config: Any) -> Any:
+    """Return the dtype of the checkpoint that a configuration names, itself or for its text; None where it does not."""
     parts = (config, getattr(config, "get_text_config", lambda: config)())
-    return any(getattr(part, name, None) for part in parts for name in ("dtype", "torch_dtype"))
+    return next((found for p in parts for name in ("dtype", "torch_dtype") if (found := getattr(p, name, None))), None)
