@@ -75,7 +75,7 @@ def _pattern(one: Segment, other: Segment | None, keys: dict[tuple[Place, int], 
     where = {key: (phase, unit, number) for ((phase, unit), number), key in keys.items()}
     found: list[Freed | None] = []
     for a, b in zip(one.events, other.events, strict=True):
-        if a.size != b.size:
+        if (a.size, a.flops) != (b.size, b.flops):
             raise NotAlikeError(f"{a.phase}: {a.op} of {a.shape} in one layer, {b.op} of {b.shape} in the next")
         if a.size >= 0:
             found.append(None)

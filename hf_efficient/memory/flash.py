@@ -19,6 +19,8 @@ def _flash_attention_forward(
     key_states: torch.Tensor,
     value_states: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
+    query_length: int | None = None,
+    is_causal: bool = True,
     *_: Any,
     target_dtype: torch.dtype | None = None,
     **__: Any,
@@ -33,7 +35,7 @@ def _flash_attention_forward(
     if attention_mask is not None:
         states = [state.clone() for state in states]
     query, key, value = (state.transpose(1, 2) for state in states)
-    out = attention(query, key, value).transpose(1, 2)
+    out = attention(query, key, value, is_causal=is_causal).transpose(1, 2)
     return out.clone() if attention_mask is not None else out
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from hf_efficient.memory.record import note
+
 
 class _FusedLinearCrossEntropy(torch.autograd.Function):
     """The gradients of hidden states and head are made in the forward pass and kept; logits exist a piece at a time.
@@ -26,6 +28,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
         for start in range(0, rows, piece):
             taken = hidden[start : start + piece]
             logits = taken @ weight.t()
+            _note_gradients(logits, taken, weight if ctx.needs_input_grad[1] else None)
             into_hidden = logits @ weight
             del logits, into_hidden
         ctx.save_for_backward(*(g for g in gradients if g is not None))
@@ -36,6 +39,14 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
         """Hand out what the forward pass kept."""
         kept = ctx.saved_tensors
         return kept[0], kept[1] if len(kept) > 1 else None
+
+
+def _note_gradients(logits: torch.Tensor, taken: torch.Tensor, weight: torch.Tensor | None) -> None:
+    """Note the kernel that writes the gradient of the logits over them, and the product for that of the head."""
+    note("fused cross entropy", 0, 3 * logits.numel() * logits.element_size(), logits.dtype)
+    if weight is not None:
+        read = sum(t.numel() * t.element_size() for t in (logits, taken, weight, weight))
+        note("addmm", 2 * logits.numel() * taken.shape[-1], read, logits.dtype)
 
 
 def fuse_loss(model: nn.Module) -> nn.Module:

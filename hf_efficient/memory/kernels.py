@@ -6,8 +6,12 @@ from typing import Any
 
 import torch
 
+from hf_efficient.memory.record import note
+
 FLASH_WIDEST = 256
 """Widest head of torch's flash kernel."""
+FORWARD, BACKWARD = 2, 5
+"""Products of an attention kernel, which computes the scores anew for its backward pass."""
 
 
 class _Flash(torch.autograd.Function):
@@ -18,9 +22,11 @@ class _Flash(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
         """Keep q, k, v, the output and the row sums."""
         out = torch.empty_like(q)
+        ctx.causal = causal
+        _note_attention("flash", q, k, v, causal=causal)
         ctx.save_for_backward(q, k, v, out, torch.empty(q.shape[:3], dtype=torch.float32))
         return out
 
@@ -28,10 +34,11 @@ class _Flash(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         """Make the three gradients, and what their sums take in passing."""
         q, k, v, _, logsumexp = ctx.saved_tensors
+        _note_attention("flash", q, k, v, causal=ctx.causal, products=BACKWARD)
         _passing: list[torch.Tensor] = [torch.empty(q.shape, dtype=torch.float32), torch.empty_like(logsumexp)]
         if q.shape[1] != k.shape[1]:
             _passing += [torch.empty_like(q), torch.empty_like(q)]
-        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
 
 
 class _Efficient(torch.autograd.Function):
@@ -41,9 +48,13 @@ class _Efficient(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, causal: bool
+    ) -> torch.Tensor:
         """Keep what flash attention keeps, and the bias."""
         out = q.new_empty(*q.shape[:-1], v.shape[-1])
+        ctx.causal = causal
+        _note_attention("efficient", q, k, v, causal=causal)
         queries = -(-q.shape[2] // 32) * 32
         ctx.save_for_backward(q, k, v, bias, out, q.new_empty(*q.shape[:2], queries, dtype=torch.float32))
         return out
@@ -52,11 +63,22 @@ class _Efficient(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         """Make the gradients, of a learned bias too."""
         q, k, v, bias, _, logsumexp = ctx.saved_tensors
+        _note_attention("efficient", q, k, v, causal=ctx.causal, products=BACKWARD)
         _passing = [torch.empty_like(logsumexp)]
         if q.dtype != torch.float32:
             _passing.append(torch.empty(q.shape, dtype=torch.float32))
         learned = torch.empty_like(bias) if bias is not None and ctx.needs_input_grad[3] else None
-        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), learned
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), learned, None
+
+
+def _note_attention(
+    kind: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, products: int = FORWARD
+) -> None:
+    """Note `products` products of queries and keys; a causal kernel leaves out half of each."""
+    rows, heads, length, width = q.shape
+    flops = products * rows * heads * length * k.shape[2] * (width + v.shape[-1])
+    moved = products * sum(tensor.numel() * tensor.element_size() for tensor in (q, k, v, q)) // FORWARD
+    note(f"{kind} attention", flops // 2 if causal else flops, moved, q.dtype)
 
 
 def attention(
@@ -83,14 +105,14 @@ def attention(
             if value.shape[-1] == query.shape[-1]
             else torch.nn.functional.pad(value, (0, query.shape[-1] - value.shape[-1]))
         )
-        out: torch.Tensor = _Flash.apply(query, key, wide)
+        out: torch.Tensor = _Flash.apply(query, key, wide, is_causal)
         return out[..., : value.shape[-1]]
     if key.shape[1] != query.shape[1]:
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.empty_like(attn_mask, dtype=query.dtype)
-    out = _Efficient.apply(query, key, value, attn_mask)
+    out = _Efficient.apply(query, key, value, attn_mask, is_causal)
     return out
 
 
@@ -101,6 +123,7 @@ class _Grouped(torch.autograd.Function):
     def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Keep rows and weights."""
         ctx.save_for_backward(rows, weight)
+        _note_grouped(rows, weight, products=1)
         return rows.new_empty(rows.shape[0], weight.shape[-1])
 
     @staticmethod
@@ -108,10 +131,17 @@ class _Grouped(torch.autograd.Function):
         """Make the gradients that are asked for."""
         rows, weight = ctx.saved_tensors
         needed = ctx.needs_input_grad
+        _note_grouped(rows, weight, products=sum(needed[:2]))
         return (
             torch.empty_like(rows) if needed[0] else None,
             weight.new_empty(weight.shape) if needed[1] else None,
         )
+
+
+def _note_grouped(rows: torch.Tensor, weight: torch.Tensor, *, products: int) -> None:
+    flops = 2 * rows.shape[0] * weight.shape[-2] * weight.shape[-1]
+    moved = (rows.shape[0] * (weight.shape[-2] + weight.shape[-1]) + weight.numel()) * rows.element_size()
+    note("grouped product", products * flops, products * moved, rows.dtype)
 
 
 def grouped_mm(rows: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

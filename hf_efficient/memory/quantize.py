@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from hf_efficient.memory.record import note
+
 ABSMAX_BLOCK = 256
 """Blocks of weights that share one constant in double quantization."""
 
@@ -105,6 +107,7 @@ def written_out(state: Any, dtype: torch.dtype) -> torch.Tensor:
     """Return the weight that a quantization state describes, in `dtype`, as dequantizing makes it."""
     constants = torch.empty(state.absmax.shape, dtype=torch.float32) if state.nested else None
     weight = torch.empty(state.shape, dtype=state.dtype)
+    note("dequantize", 0, state.shape.numel() // 2 + weight.numel() * weight.element_size(), state.dtype)
     del constants
     return weight.to(dtype)
 

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from hf_efficient.memory.costs import Cost, cost
 
 BLOCK = 512
 """Bytes to which CUDA's caching allocator rounds up: kMinBlockSize in c10/cuda/CUDACachingAllocator."""
@@ -29,6 +31,10 @@ class Event(NamedTuple):
     """`gradient` for what stays in a parameter's `.grad`, `gathered` for weights of other ranks."""
     host: int = 0
     """Bytes that go to host memory, and stay there until the step is over."""
+    flops: int = 0
+    """Floating-point operations of the operation; 0 for what is no product. The first storage it makes has them all."""
+    moved: int = 0
+    """Bytes that it reads and writes."""
 
 
 class Mark(NamedTuple):
@@ -101,14 +107,24 @@ class Recorder(TorchDispatchMode):
         self.events.append(Event(self._count, 0, self.phase, host=size))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor):
-            self._see(out, func)
-        elif isinstance(out, (tuple, list)):
-            for each in out:
-                if isinstance(each, torch.Tensor):
-                    self._see(each, func)
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        taken, before = cost(func, args, kwargs, out), len(self.events)
+        for each in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(each, torch.Tensor):
+                self._see(each, func)
+        if len(self.events) > before:
+            self.events[before] = self.events[before]._replace(flops=taken.flops, moved=taken.moved)
+        elif taken.moved:
+            self.work(str(func), taken)
         return out
+
+    def work(self, op: str, taken: Cost) -> None:
+        """Note what an operation takes that makes no storage."""
+        self._count += 1
+        self.events.append(
+            Event(self._count, 0, self.phase, op, dtype=taken.dtype, flops=taken.flops, moved=taken.moved)
+        )
 
     def _see(self, tensor: torch.Tensor, func: Any) -> None:
         storage = tensor.untyped_storage()
@@ -131,3 +147,11 @@ class Recorder(TorchDispatchMode):
 
     def _forget(self, place: int) -> Any:
         return lambda _: self._alive.pop(place, None)
+
+
+def note(op: str, flops: int, moved: int, dtype: torch.dtype) -> None:
+    """Note what a kernel takes that is imitated by its storages alone; nothing where nobody records."""
+    for mode in reversed(_get_current_dispatch_mode_stack()):
+        if isinstance(mode, Recorder):
+            mode.work(op, Cost(flops, moved, str(dtype).removeprefix("torch.")))
+            return
