@@ -44,7 +44,8 @@ class CachingAllocator:
         assert size > 0, "torch allocates no block for an empty tensor"
         assert key not in self._used, key
         size = whole(size, BLOCK)
-        pool = self._pools.get((stream, size <= SMALL)) or self._new_pool(stream, size <= SMALL)
+        small = size <= SMALL
+        pool = self._pools.get((stream, small)) or self._new_pool(stream, small)
         block = pool.best(size) or self._grown(pool, size)
         pool.cut(block, size)
         self._used[key] = block

@@ -1,4 +1,4 @@
-"""What a card reserves while a model is loaded and steps are taken, one after the other, until nothing grows any more."""
+"""What a card reserves while a model is loaded and steps are taken, until nothing grows any more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Round(NamedTuple):
     state: Sequence[int] = ()
     """Bytes of each storage of optimizer state; they come with the first update and stay."""
     later: Sequence[Change] = ()
-    """Forward and backward of each further micro-batch; leaves nothing behind, for it adds to gradients that are there."""
+    """Forward and backward of each further micro-batch; it adds to gradients that are there and leaves nothing."""
     micro_batches: int = 1
 
 
@@ -68,6 +68,10 @@ class Replayed(NamedTuple):
 class _FullError(Exception):
     """A change of a part did not fit."""
 
+    def __init__(self, full: Full) -> None:
+        super().__init__(full)
+        self.full = full
+
 
 def replay(
     loading: Sequence[Change],
@@ -95,8 +99,8 @@ def replay(
                 allocator.free(key)
             if number >= steps and allocator.peak_reserved == before:
                 break
-    except _FullError as full:
-        return _result(allocator, number, retries, full.args[0])
+    except _FullError as error:
+        return _result(allocator, number, retries, error.full)
     return _result(allocator, number, retries)
 
 
