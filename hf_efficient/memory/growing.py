@@ -36,11 +36,12 @@ class GrowingPool(Pool):
         if at == len(self._order):
             return None
         block = self._free[self._order[at]]
-        for place in islice(self._order, at + 1, None):
-            larger = self._free[place]
-            if _can_be(larger) >= _can_be(block):
-                break
-            block = larger
+        if _can_be(block) > block.size:
+            for place in islice(self._order, at + 1, None):
+                larger = self._free[place]
+                if _can_be(larger) >= _can_be(block):
+                    break
+                block = larger
         self.take(block)
         return block
 
