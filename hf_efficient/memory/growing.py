@@ -6,7 +6,6 @@ Source: Note [Expandable Segments], try_allocate_expandable_block and unmap_bloc
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from itertools import islice
 from operator import attrgetter
 
 from hf_efficient.memory.blocks import BLOCK, LARGE_SEGMENT, SIZE_BITS, SMALL_SEGMENT, Block, Pool, whole
@@ -32,17 +31,14 @@ class GrowingPool(Pool):
 
         A block that can still grow counts with what it can grow to, so that the end of the segment is used last.
         """
-        at = bisect_left(self._order, size << SIZE_BITS)
-        if at == len(self._order):
+        order, free = self._order, self._free
+        at = bisect_left(order, size << SIZE_BITS)
+        if at == len(order):
             return None
-        block = self._free[self._order[at]]
-        if _can_be(block) > block.size:
-            for place in islice(self._order, at + 1, None):
-                larger = self._free[place]
-                if _can_be(larger) >= _can_be(block):
-                    break
-                block = larger
-        self.take(block)
+        while at + 1 < len(order) and _can_be(free[order[at]]) > _can_be(free[order[at + 1]]):
+            at += 1
+        block = free.pop(order.pop(at))
+        block.free = False
         return block
 
     def wanted(self, size: int) -> int:
@@ -124,7 +120,8 @@ class GrowingPool(Pool):
 
 def _can_be(block: Block) -> int:
     """Return the bytes to which a free block can grow."""
-    return block.size + (block.after.size if block.after and not block.after.mapped else 0)
+    after = block.after
+    return block.size if after is None or after.mapped else block.size + after.size
 
 
 def _run(block: Block | None, enough: int) -> int:
