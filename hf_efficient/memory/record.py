@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from hf_efficient.memory.blocks import BLOCK, whole
 from hf_efficient.memory.costs import Cost, cost
-
-BLOCK = 512
-"""Bytes to which CUDA's caching allocator rounds up: kMinBlockSize in c10/cuda/CUDACachingAllocator."""
 
 
 class Event(NamedTuple):
@@ -48,7 +46,7 @@ class Mark(NamedTuple):
 
 def rounded(size: int) -> int:
     """Return the bytes that CUDA's caching allocator hands out for `size`."""
-    return -(-size // BLOCK) * BLOCK
+    return whole(size, BLOCK)
 
 
 class Recorder(TorchDispatchMode):

@@ -77,6 +77,7 @@ def replay(
     loading: Sequence[Change],
     step: Round,
     *,
+    others: Sequence[Sequence[Change]] = (),
     capacity: int | None = None,
     expandable: bool = False,
     steps: int = 3,
@@ -91,17 +92,23 @@ def replay(
     number = retries = 0
     try:
         _run(allocator, [(("loading", key), size, stream) for key, size, stream in loading], (0, "loading"))
-        for number in range(1, max(steps, LONGEST) + 1):
+        for number, passes in enumerate(_in_turn(step, others, max(steps, LONGEST)), 1):
             before, retries = allocator.peak_reserved, allocator.retries
-            for part, changes in _parts(step, first=number == 1):
+            for part, changes in _parts(step._replace(passes=passes), first=number == 1):
                 _run(allocator, changes, (number, part))
             for key in rest:
                 allocator.free(key)
-            if number >= steps and allocator.peak_reserved == before:
+            if not others and number >= steps and allocator.peak_reserved == before:
                 break
     except _FullError as error:
         return _result(allocator, number, retries, error.full)
     return _result(allocator, number, retries)
+
+
+def _in_turn(step: Round, others: Sequence[Sequence[Change]], most: int) -> list[Sequence[Change]]:
+    """Return the passes of each step."""
+    half = len(others) // 2
+    return [*others[:half], step.passes, *others[half:], step.passes] if others else [step.passes] * most
 
 
 def _parts(step: Round, *, first: bool) -> Iterator[tuple[str, Iterable[Change]]]:

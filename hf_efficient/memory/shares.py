@@ -23,6 +23,10 @@ class Shares:
     """Bytes of weights on the card between the steps."""
     updated: list[Weight]
     """What the optimizer of this rank updates."""
+    pieces: tuple[int, ...] = ()
+    """Bytes of each storage of the weights; empty where that is not known."""
+    unpacked: int = 0
+    """Bytes of the largest weight of those that are quantized when they are loaded, before it is."""
     optimizer: int | None = None
     """Bytes of optimizer state, where the engine has its own; None: what the optimizer makes for `updated`."""
     host: int = 0
@@ -49,6 +53,8 @@ def whole(model: nn.Module, gpus: int = 1) -> Shares:
     return Shares(
         weights=bytes_of(model),
         updated=updated,
+        pieces=pieces_of(model),
+        unpacked=unpacked(model),
         buffers=copies,
         assumptions=("DDP keeps a second copy of the gradients in its buckets.",) if gpus > 1 else (),
     )
@@ -56,8 +62,19 @@ def whole(model: nn.Module, gpus: int = 1) -> Shares:
 
 def bytes_of(model: nn.Module) -> int:
     """Return the bytes of all that a model holds, each storage once, in the allocator's blocks."""
+    return sum(pieces_of(model))
+
+
+def pieces_of(model: nn.Module) -> tuple[int, ...]:
+    """Return the bytes of each storage that a model holds, in the allocator's blocks."""
     sizes = {id(tensor): rounded(tensor.untyped_storage().nbytes()) for tensor in tensors(model)}
-    return sum(sizes.values())
+    return tuple(size for size in sizes.values() if size)
+
+
+def unpacked(model: nn.Module) -> int:
+    """Return the bytes that the largest quantized weight of a model has before it is packed; 0 where none is."""
+    states = [state for module in model.modules() if (state := getattr(module, "quant_state", None)) is not None]
+    return max((state.shape.numel() * state.dtype.itemsize for state in states), default=0)
 
 
 def trained(model: nn.Module) -> list[Weight]:

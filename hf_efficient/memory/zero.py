@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hf_efficient.memory.record import Recorder
-from hf_efficient.memory.shares import Shares, bytes_of, trained
+from hf_efficient.memory.shares import Shares, bytes_of, pieces_of, trained, unpacked
 from hf_efficient.memory.sharing import MASTER, UPDATED, bucket_bytes
 
 PERSISTENT = 10
@@ -51,6 +51,8 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: 
     return Shares(
         weights=weights,
         updated=trained(model),
+        pieces=() if cut else pieces_of(model),
+        unpacked=unpacked(model),
         optimizer=0 if offload else STATES * share,
         host=host,
         buffers=buckets + (_kept_gathered(model, how) if cut else 0),

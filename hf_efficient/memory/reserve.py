@@ -1,0 +1,109 @@
+"""What the caching allocator holds for a step: the model's storages, then the trace's, one by one, step after step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from hf_efficient.memory.blocks import BLOCK, whole
+from hf_efficient.memory.extend import Segment
+from hf_efficient.memory.optimizers import Update
+from hf_efficient.memory.replay import Change, Replayed, Round, replay
+from hf_efficient.memory.shares import Shares
+
+STREAMS = {"gathered": 1, "bucket": 2}
+"""Role of a storage -> the CUDA stream that allocates it; FSDP and ZeRO gather and reduce in streams of their own."""
+BUFFER = 25 * 2**20
+"""Bytes of one of many buffers where no more is known: DDP's bucket_cap_mb."""
+MOMENTS = 2
+"""Storages of one weight's optimizer state."""
+DEEPSPEED_STATES = 3
+"""Flat storages of DeepSpeed's own update, there before the first step: float32 weights and two moments."""
+
+
+class Reserve(NamedTuple):
+    """What is allocated while a model is loaded, and by every step; the passes of other lengths may come between."""
+
+    loading: Sequence[Change]
+    step: Round
+    others: Sequence[Sequence[Change]] = ()
+
+    def on(self, capacity: int | None = None, *, expandable: bool = False) -> Replayed:
+        """Return what it takes on a card on which a process may have `capacity` bytes; None: without end."""
+        return replay(self.loading, self.step, others=self.others, capacity=capacity, expandable=expandable)
+
+
+def reserve(
+    cut: Sequence[Segment],
+    ended: Update,
+    shares: Shares,
+    *,
+    accumulating: bool,
+    workspaces: int,
+    others: Iterable[Sequence[Segment]] = (),
+) -> Reserve:
+    """Return what a traced step allocates, with what comes before and after its passes.
+
+    `accumulating`: gradients of an earlier micro-batch are there in the trace. `others`: the passes of other lengths.
+    """
+    ours = accumulating and shares.wrap is None
+    return Reserve(
+        loading=[*_loading(shares, workspaces)],
+        step=Round(
+            passes=_passes(cut, shares, ours),
+            later=[(("later", key), size, stream) for key, size, stream in _changes(cut)] if ours else (),
+            micro_batches=2 if ours else 1,
+            clipping=_ending(ended, "clipping"),
+            state=_state(ended, shares),
+            update=[*_ending(ended, "optimizer"), *_in_passing(shares)],
+        ),
+        others=[_passes(each, shares, ours) for each in others],
+    )
+
+
+def _loading(shares: Shares, workspaces: int) -> Iterable[Change]:
+    """Yield weights, buffers and workspaces. Weights are quantized one by one, each from a 16-bit copy on the card."""
+    if shares.unpacked:
+        yield "unpacked", shares.unpacked, 0
+    for place, size in enumerate(shares.pieces or _cut(shares.weights)):
+        yield ("weight", place), size, 0
+    if shares.unpacked:
+        yield "unpacked", -shares.unpacked, 0
+    for place in range(DEEPSPEED_STATES if shares.optimizer else 0):
+        yield ("state", place), (shares.optimizer or 0) // DEEPSPEED_STATES, 0
+    for place, size in enumerate(_cut(shares.buffers)):
+        yield ("buffer", place), size, 0
+    for place in range(2):  # of the forward and the backward thread
+        yield ("workspace", place), workspaces // 2, 0
+
+
+def _cut(size: int) -> list[int]:
+    return [BUFFER] * (size // BUFFER) + ([size % BUFFER] if size % BUFFER else [])
+
+
+def _changes(cut: Sequence[Segment]) -> list[Change]:
+    return [(e.key, e.size, STREAMS.get(e.role, 0)) for segment in cut for e in segment.events if e.size]
+
+
+def _passes(cut: Sequence[Segment], shares: Shares, ours: bool) -> list[Change]:
+    """Return the passes of the first micro-batch; those of a later one stand for it, behind the gradients it leaves."""
+    left = [whole(w.numel * w.dtype.itemsize, BLOCK) for w in shares.updated] if ours else _cut(shares.between)
+    return [*((("gradient", place), size, 0) for place, size in enumerate(left)), *_changes(cut)]
+
+
+def _ending(ended: Update, phase: str) -> list[Change]:
+    return [(("end", e.key), e.size, 0) for e in ended.events if e.size and e.phase == phase]
+
+
+def _in_passing(shares: Shares) -> Iterable[Change]:
+    for name, size in shares.passing.items():
+        yield from ((name, size, 0), (name, -size, 0))
+
+
+def _state(ended: Update, shares: Shares) -> list[int]:
+    """Return the bytes of each storage of the state, as large a part of it as its weight is of all weights."""
+    if shares.optimizer is not None or not ended.state:
+        return []
+    total = sum(weight.numel for weight in shares.updated)
+    each = [ended.state * weight.numel // (MOMENTS * total) for weight in shares.updated]
+    return [max(BLOCK, size) for size in each for _ in range(MOMENTS)]
