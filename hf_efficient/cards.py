@@ -24,6 +24,10 @@ class Card(NamedTuple):
     """Total that nvidia-smi reports, in MiB; a recent driver, and the least where drivers differ on that board."""
     bandwidth_gb_s: float
     """Memory bandwidth, 1e9 bytes/s."""
+    link_gb_s: float
+    """From one GPU to another, per direction, nominal, 1e9 bytes/s: NVLink where the board has it, else PCIe."""
+    host_link_gb_s: float
+    """Between the GPU and the host, per direction, nominal, 1e9 bytes/s: PCIe."""
     peak_tflops: Mapping[str, float]
     """Dense 1e12 FLOP/s per dtype: 16-bit and TF32 on Tensor Cores that accumulate in fp32, float32 without them."""
     source: str

@@ -135,5 +135,5 @@ KINDS: Mapping[str, Callable[[], list[Row]]] = {
 
 def _card(machine: Machine) -> Row:
     row = machine_row(machine)
-    keys = ("capability", "memory_gib", "bandwidth_gb_s", "peak_tflops", "source")
+    keys = ("capability", "memory_gib", "bandwidth_gb_s", "link_gb_s", "host_link_gb_s", "peak_tflops", "source")
     return {"name": machine.gpu} | {key: row[key] for key in keys} | {"memory_gib": round(machine.memory_gib, 2)}

@@ -42,6 +42,10 @@ class Machine:
     """Of one GPU, in total, as nvidia-smi reports it; GiB of 2**30 bytes."""
     bandwidth_gb_s: float = 0.0
     """Between one GPU and its memory, 1e9 bytes/s."""
+    link_gb_s: float = 0.0
+    """From one GPU to another, per direction, nominal, 1e9 bytes/s: NVLink where the board has it, else PCIe."""
+    host_link_gb_s: float = 0.0
+    """Between one GPU and the host, per direction, nominal, 1e9 bytes/s: PCIe."""
     peak_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Dense 1e12 FLOP/s for float32, tf32, float16 and bfloat16, as far as the hardware has them."""
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -101,6 +105,8 @@ def _with_card(host: Machine, card: Card, *, gpus: int) -> Machine:
         gpus=gpus,
         memory_gib=card.memory_mib / 1024,
         bandwidth_gb_s=card.bandwidth_gb_s,
+        link_gb_s=card.link_gb_s,
+        host_link_gb_s=card.host_link_gb_s,
         peak_tflops=dict(card.peak_tflops),
         source=card.source,
     )
@@ -122,6 +128,8 @@ def _with_gpus(host: Machine, reading: Reading) -> Machine:
         gpus=len(reading.gpus),
         memory_gib=smallest.memory / GIB,
         bandwidth_gb_s=card.bandwidth_gb_s if card else 0.0,
+        link_gb_s=card.link_gb_s if card else 0.0,
+        host_link_gb_s=card.host_link_gb_s if card else 0.0,
         peak_tflops=dict(card.peak_tflops) if card else {},
         source=f"{reading.source}; bandwidth and peak rates: {card.source}" if card else reading.source,
         note=" ".join(filter(None, (mixed, reading.note, unlisted))),

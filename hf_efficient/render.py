@@ -43,8 +43,9 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], *, columns: Sequence[st
 def lists(data: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Print each list under its name."""
     for kind, rows in data.items():
-        # a card's source is an address that a terminal would break over ten lines; `machine --gpu` and --json have it
-        table(kind, rows, columns=[key for key in (rows[0] if rows else ()) if key != "source"])
+        # what a terminal would break over ten lines for a card; `machine --gpu` and --json have it
+        left_out = ("source", "link_gb_s", "host_link_gb_s")
+        table(kind, rows, columns=[key for key in (rows[0] if rows else ()) if key not in left_out])
 
 
 def page(data: Mapping[str, Any]) -> None:

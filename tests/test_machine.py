@@ -47,6 +47,7 @@ NEAREST = {
     "Radeon": "looked up:",
     "-": "looked up:",
 }
+LINKS = {"V100-16GB": (150, 15.75), "RTX 3090": (31.5, 31.5), "A100-80GB": (300, 31.5), "H100-80GB": (450, 63)}
 TENSOR_CORES = {(7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)}
 
 
@@ -88,6 +89,20 @@ def test_a_cards_figures_do_not_contradict_each_other(card: Card) -> None:
     assert rates.get("tf32", rates["float16"] / 2) == pytest.approx(rates["float16"] / 2, rel=0.03)
     assert (card.accelerator == "cuda") == (card.capability in TENSOR_CORES)
     assert ("bfloat16" in rates) == (card.accelerator == "rocm" or card.capability >= (8, 0))
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_a_cards_links_are_slower_than_its_memory(card: Card) -> None:
+    """The host is behind PCIe of generation 3, 4 or 5; other cards are no further off, and memory is nearest."""
+    assert card.host_link_gb_s in (15.75, 31.5, 63)
+    assert card.host_link_gb_s <= card.link_gb_s < card.bandwidth_gb_s
+
+
+def test_links_are_per_direction_and_without_a_bridge() -> None:
+    """NVLink counts half of the printed total, where a board always has it; consumer boards have PCIe alone."""
+    links = {name: (m.link_gb_s, m.host_link_gb_s) for name in LINKS if (m := Machine.named(name))}
+    assert links == LINKS
+    assert (Machine().link_gb_s, Machine().host_link_gb_s) == (0, 0)
 
 
 def test_figures_are_dense_with_fp32_accumulation() -> None:
@@ -275,7 +290,13 @@ UNLISTED = '{"NVIDIA GeForce RTX 2070", "GPU-c3", 8192, 7, 5}'
 SHARED = '{"NVIDIA GeForce RTX 4060 Ti", "GPU-d4", 16380, 8, 9}'
 HALF = SHARED.replace("16380", "8188")
 SLICE = {"gpu": "NVIDIA A100-SXM4-80GB MIG 1g.10gb", "capability": [8, 0], "memory_gib": 9.5, "peak_tflops": {}}
-T4_RATES = {"note": "", "bandwidth_gb_s": 320, "peak_tflops": {"float32": 8.1, "float16": 65}}
+T4_RATES = {
+    "note": "",
+    "bandwidth_gb_s": 320,
+    "link_gb_s": 15.75,
+    "host_link_gb_s": 15.75,
+    "peak_tflops": {"float32": 8.1, "float16": 65},
+}
 FAILED = "No NVIDIA GPU could be read: nvmlInit_v2 returned 18; cuInit returned 999."
 READINGS: dict[str, tuple[str, str, dict[str, Any]]] = {  # cards, codes and mask; what the machine is then
     "NVML": (TWO, "0 0", {"gpu": "Tesla T4", "gpus": 2, "capability": [7, 5], "memory_gib": 15, **T4_RATES}),
@@ -283,7 +304,11 @@ READINGS: dict[str, tuple[str, str, dict[str, Any]]] = {  # cards, codes and mas
     "index": (MIXED, "0 0 0", {"gpu": "NVIDIA A100-SXM4-80GB", "gpus": 1, "bandwidth_gb_s": 2039}),
     "UUID": (MIXED, "0 0 GPU-a", {"gpu": "Tesla T4", "gpus": 1, "note": ""}),
     "hidden": (MIXED, "0 0 -1", {"accelerator": "", "gpus": 0, "note": "CUDA_VISIBLE_DEVICES='-1' hides every GPU."}),
-    "unlisted": (UNLISTED, "0 0", {"memory_gib": 8, "bandwidth_gb_s": 0, "peak_tflops": {}, "source": "NVML"}),
+    "unlisted": (
+        UNLISTED,
+        "0 0",
+        {"memory_gib": 8, "bandwidth_gb_s": 0, "link_gb_s": 0, "peak_tflops": {}, "source": "NVML"},
+    ),
     "listed with that memory": (SHARED, "0 0", {"bandwidth_gb_s": 288, "note": ""}),
     "unlisted with that memory": (HALF, "0 0", {"bandwidth_gb_s": 0, "peak_tflops": {}, "source": "NVML"}),
     "no card": ("", "0 0", {"accelerator": "", "note": "The driver reports no GPU."}),
