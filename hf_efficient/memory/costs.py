@@ -36,8 +36,8 @@ def cost(func: Any, args: Any, kwargs: Any, out: Any) -> Cost:
     Every tensor that goes in is read once and every one that comes out is written once. Floating-point operations are
     those of torch.utils.flop_counter, which counts products and attention, and no elementwise operation.
     """
-    made = list(_tensors(out))
     packet = func._overloadpacket
+    made = list(_tensors(out)) or (list(_tensors(args[:1])) if func._schema.is_mutable else [])
     if not made or func.is_view or packet in NOTHING:
         return Cost()
     taken = [*_tensors(args), *_tensors(kwargs)]

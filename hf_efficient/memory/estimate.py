@@ -15,7 +15,8 @@ from hf_efficient.machine import Machine
 from hf_efficient.memory.assemble import assemble, quiet
 from hf_efficient.memory.build import body_of
 from hf_efficient.memory.changes import cheapest
-from hf_efficient.memory.fit import CONTEXT_GIB, RESERVED, judged
+from hf_efficient.memory.context import workspace_mib
+from hf_efficient.memory.fit import judged
 from hf_efficient.memory.inputs import lengths_assumed
 from hf_efficient.memory.later import evaluation
 from hf_efficient.memory.optimizers import check
@@ -33,8 +34,6 @@ MOST = 2**27
 ALWAYS = (
     "The model's outputs are let go before the backward pass, as Trainer does; a loop that keeps them needs the logits "
     "once more.",
-    f"On the card the caching allocator is taken to hold {RESERVED - 1:.0%} more, and CUDA itself {CONTEXT_GIB} GiB; "
-    "fragmentation can take more.",
 )
 
 
@@ -126,6 +125,8 @@ def _estimated(asked: _Asked) -> Estimate:
         params=params,
         trainable_params=trainable,
         allocated_gib=made.live()[made.peak] / GIB,
+        reserved_gib=taken.reserve.on().reserved / GIB,
+        gpus=asked.gpus,
         breakdown={part: made.parts[part][made.peak] / GIB for part in PARTS},
         peak_at=made.label,
         host_gib=(shares.host + taken.update.host + taken.host) / GIB,
@@ -134,7 +135,7 @@ def _estimated(asked: _Asked) -> Estimate:
             *ALWAYS, *said, *run.assumptions, *how.said, *shares.assumptions,
             *taken.update.notes,
         ),
-        timeline=made,
+        timeline=made, reserve=taken.reserve, work=taken.work,
     )  # fmt: skip
     if batch.eval_size:
         passing, kept = evaluation(built, run, batch, how, asked.gpus)
@@ -174,7 +175,7 @@ def on_cpu(plan: Plan, model: Any, batch: Batch) -> Timeline:
     run = read(plan)
     built = assemble(plan, run, model)
     shares = share_out(built, run, 1)
-    how = replace(how_taken(run, shares, None), imitate=False)
+    how = replace(how_taken(run, shares, None), imitate=False, workspaces=0)
     return take(built, run, shares, batch=batch, how=how).timeline
 
 
@@ -214,4 +215,10 @@ def how_taken(run: Run, shares: Shares, machine: Machine | None) -> Step:
         flash=machine is None or machine.capability >= (8, 0) or machine.accelerator == "rocm",
         package=run.flash,
         wrap=shares.wrap,
+        workspaces=workspaces(machine),
     )
+
+
+def workspaces(machine: Machine | None) -> int:
+    """Return the bytes of cuBLAS's workspaces of the forward and the backward thread."""
+    return round(2 * workspace_mib(machine.capability if machine else (8, 0)) * 2**20)

@@ -2,35 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hf_efficient.machine import Machine, cards
-from hf_efficient.memory.results import CardFit, Estimate
+from hf_efficient.memory.context import context_gib, nccl_gib
+from hf_efficient.memory.results import GIB, CardFit, Estimate
 from hf_efficient.plan import Plan
 
-CONTEXT_GIB = 0.75
-"""What CUDA's context and kernels take before the first tensor: 0.4 to 1.3 GiB as published, by card and release."""
-RESERVED = 1.05
-"""What the caching allocator holds for each byte that is allocated, at the least in most published runs."""
+SPARE_GIB = 0.25
+"""What must stay free: published contexts of one kind of card differ by as much."""
+DRIVER_GIB = 1.1
+"""What nvidia-smi shows on an A100 beyond the allocator's bytes and the context that PyTorch's messages tell of."""
+PCIE_GB_S = 64.0
+"""1e9 bytes/s per direction of the fastest PCIe in the table: a faster link is NVLink or the like."""
 
 
-def needed(estimate: Estimate) -> float:
-    """Return the GiB that a card should have: the highest moment, what the allocator holds besides, and the context."""
-    return max(estimate.allocated_gib, *estimate.moments.values()) * RESERVED + CONTEXT_GIB
+def beside(machine: Machine, gpus: int) -> Mapping[str, float]:
+    """Return the GiB that a process takes of a card outside PyTorch's allocator, by what takes them."""
+    taken = {"CUDA's context": context_gib(machine.capability)}
+    if gpus > 1:
+        taken["NCCL's buffers"] = nccl_gib(gpus, nvlink=machine.link_gb_s > PCIE_GB_S)
+    return taken
 
 
 def judged(estimate: Estimate, machine: Machine | None, plan: Plan) -> Estimate:
     """Return the estimate with what fits: on `machine`, or of the table those cards that can run `plan`."""
     if machine is not None and machine.memory_gib:
-        margin = machine.memory_gib - needed(estimate)
         lacks = [f"{machine.gpu} lacks what the plan needs: {lack}" for lack in lacking(plan, machine)]
-        said = (*estimate.assumptions, *lacks)
-        return replace(
-            estimate, gpu=machine.gpu, capacity_gib=machine.memory_gib, margin_gib=margin, fits=margin >= 0,
-            assumptions=said,
-        )  # fmt: skip
-    table = [CardFit(card.gpu, card.memory_gib >= needed(estimate) and not lacking(plan, card)) for card in cards()]
+        return _on(replace(estimate, assumptions=(*estimate.assumptions, *lacks)), machine)
+    table = [CardFit(card.gpu, bool(_on(estimate, card).fits) and not lacking(plan, card)) for card in cards()]
     return replace(estimate, cards=tuple(table))
+
+
+def _on(estimate: Estimate, machine: Machine) -> Estimate:
+    """Return the estimate with what it takes of a card, whose allocator gives back what it caches when it is full."""
+    outside = beside(machine, estimate.gpus)
+    usable = machine.memory_gib - sum(outside.values()) - SPARE_GIB
+    wanted = needed(estimate)
+    reserved, fits, said = wanted, wanted <= usable, ()
+    if not fits and estimate.reserve is not None and max(estimate.moments.values()) <= usable:
+        replayed = estimate.reserve.on(int(usable * GIB))
+        fits = replayed.fits
+        if fits:
+            reserved, said = usable, (_retries(replayed.retries),)
+    taken = reserved + sum(outside.values())
+    return replace(
+        estimate,
+        reserved_gib=reserved,
+        device_gib=min(taken + DRIVER_GIB, machine.memory_gib) if fits else taken + DRIVER_GIB,
+        beside_gib=outside,
+        gpu=machine.gpu,
+        capacity_gib=machine.memory_gib,
+        margin_gib=machine.memory_gib - taken,
+        fits=fits,
+        assumptions=(*estimate.assumptions, *said),
+    )
+
+
+def _retries(times: int) -> str:
+    often = f"{times} times in every step" if times else "before the steps are all alike"
+    return (
+        f"Near the limit: the allocator gives back what it caches and asks the card again, {often}; each time waits "
+        "for the card and costs speed. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True caches less."
+    )
+
+
+def needed(estimate: Estimate) -> float:
+    """Return the GiB that PyTorch's allocator holds at the most, on a card without end."""
+    return max(estimate.reserved_gib or 0.0, estimate.allocated_gib, *estimate.moments.values())
 
 
 def lacking(plan: Plan, card: Machine) -> list[str]:

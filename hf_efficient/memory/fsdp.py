@@ -47,7 +47,9 @@ def fsdp(model: nn.Module, how: Mapping[str, Any], run: Run, ranks: int) -> Shar
     return Shares(
         weights=(0 if offload else stored) + whole + _beside(model),
         updated=updated,
-        pieces=() if offload else tuple(size for size in (*(unit.shard for unit in units), whole, _beside(model)) if size),
+        pieces=()
+        if offload
+        else tuple(size for size in (*(unit.shard for unit in units), whole, _beside(model)) if size),
         optimizer=0 if offload else None,
         host=stored + (1 + MOMENTS) * states if offload else 0,
         wrap=_wrap(units, alone, run, flat=flat, on_host=offload),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from hf_efficient.memory.blocks import BLOCK, whole
 from hf_efficient.memory.extend import Segment
+from hf_efficient.memory.lengths import drawn
 from hf_efficient.memory.optimizers import Update
 from hf_efficient.memory.replay import Change, Replayed, Round, replay
 from hf_efficient.memory.shares import Shares
@@ -40,24 +41,26 @@ def reserve(
     *,
     accumulating: bool,
     workspaces: int,
-    others: Iterable[Sequence[Segment]] = (),
+    short: Sequence[Segment] | None = None,
 ) -> Reserve:
     """Return what a traced step allocates, with what comes before and after its passes.
 
-    `accumulating`: gradients of an earlier micro-batch are there in the trace. `others`: the passes of other lengths.
+    `accumulating`: gradients of an earlier micro-batch are there in the trace. `short`: the passes of a shorter batch,
+    where batches differ in length.
     """
     ours = accumulating and shares.wrap is None
+    passes = _passes(cut, shares, ours)
     return Reserve(
         loading=[*_loading(shares, workspaces)],
         step=Round(
-            passes=_passes(cut, shares, ours),
+            passes=passes,
             later=[(("later", key), size, stream) for key, size, stream in _changes(cut)] if ours else (),
             micro_batches=2 if ours else 1,
             clipping=_ending(ended, "clipping"),
             state=_state(ended, shares),
             update=[*_ending(ended, "optimizer"), *_in_passing(shares)],
         ),
-        others=[_passes(each, shares, ours) for each in others],
+        others=drawn(passes, _passes(short, shares, ours)) if short else (),
     )
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from hf_efficient.memory.reserve import Reserve
+    from hf_efficient.memory.work import Work
 
 GIB = 2**30
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
@@ -47,6 +51,10 @@ class Timeline:
         return [sum(column) for column in zip(*(self.parts[part] for part in PARTS), strict=True)]
 
 
+HELD = ("timeline", "reserve", "work", "batch", "cards")
+"""Fields that JSON has in another form, or not."""
+
+
 class CardFit(NamedTuple):
     """A card and whether the run fits on it."""
 
@@ -66,7 +74,13 @@ class Estimate:
     trainable_params: int
     allocated_gib: float
     reserved_gib: float | None = None
+    """What PyTorch's caching allocator holds at the most; on a named card, no more than there is."""
     device_gib: float | None = None
+    """What nvidia-smi shows on the card that was asked about."""
+    beside_gib: Mapping[str, float] = field(default_factory=dict)
+    """What a process takes of that card outside the allocator: its name -> GiB."""
+    gpus: int = 1
+    """Ranks that train together."""
     gpu: str = ""
     """The card that was asked about, as the table names it; empty where none was."""
     capacity_gib: float | None = None
@@ -90,10 +104,14 @@ class Estimate:
     changes: Sequence[str] = ()
     """Where it does not fit: the cheapest changes that would make it fit, best first."""
     timeline: Timeline = field(repr=False)
+    reserve: Reserve | None = field(default=None, repr=False)
+    """What is allocated and freed, to be replayed on a card."""
+    work: Work = field(default_factory=dict, repr=False)
+    """The kernels of one micro-batch."""
 
     def row(self) -> dict[str, Any]:
         """Return the estimate as JSON has it."""
-        row = {name: value for name, value in vars(self).items() if name not in ("timeline", "batch", "cards")}
+        row = {name: value for name, value in vars(self).items() if name not in HELD}
         row["batch"] = vars(self.batch)
         row["cards"] = [fit._asdict() for fit in self.cards]
         return {name: dict(v) if isinstance(v, Mapping) else v for name, v in row.items()}

@@ -53,6 +53,8 @@ class Step:
     """Called before the step; may add hooks, such as those that gather sharded weights."""
     paths: tuple[str, ...] = ()
     """Module lists whose layers are marked."""
+    workspaces: int = 0
+    """Bytes of cuBLAS's workspaces, in which products are computed."""
     said: list[str] = field(default_factory=list)
     """What was assumed on the way."""
 

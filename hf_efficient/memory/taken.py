@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,22 +10,22 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from hf_efficient.memory import lengths
 from hf_efficient.memory.extend import BETWEEN, Segment
 from hf_efficient.memory.fsdp import fsdp
 from hf_efficient.memory.inputs import batch_for
 from hf_efficient.memory.optimizers import Update, update
 from hf_efficient.memory.reading import Run
 from hf_efficient.memory.record import Event
+from hf_efficient.memory.reserve import Reserve, reserve
 from hf_efficient.memory.results import Batch, Timeline
 from hf_efficient.memory.shares import Shares, vocabulary, whole
 from hf_efficient.memory.stacks import stacks
 from hf_efficient.memory.step import Step
 from hf_efficient.memory.timeline import Happening, timeline
 from hf_efficient.memory.whole import whole_step
+from hf_efficient.memory.work import Work, work
 from hf_efficient.memory.zero import zero
-
-WORKSPACES = 2 * (4096 * 2 + 16 * 8) * 1024
-"""cuBLAS's workspaces of the forward and the backward thread, 8.125 MiB each; torch.cuda's CUBLAS_WORKSPACE_CONFIG."""
 
 
 class Taken(NamedTuple):
@@ -36,16 +37,38 @@ class Taken(NamedTuple):
     """Bytes that are there all through it, by part."""
     host: int
     """Bytes that it sends to host memory."""
+    reserve: Reserve
+    work: Work
 
 
 def take(built: nn.Module, run: Run, shares: Shares, *, batch: Batch, how: Step) -> Taken:
     """Take a step with `built`, on meta tensors, of which one rank holds `shares`."""
+
+    def passes(model: nn.Module, batch: Batch) -> list[Segment]:
+        return whole_step(model, lambda model: batch_for(model, batch, packed=run.packed), how)
+
+    short = passes(copy.deepcopy(built), lengths.shorter(batch)) if lengths.varies(batch) and not run.packed else None
     depth = [stack.layers for stack in stacks(built)]
-    cut = whole_step(built, lambda model: batch_for(model, batch, packed=run.packed), how)
+    return summed(passes(built, batch), run, shares, depth=depth, how=how, short=short, words=vocabulary(built))
+
+
+def summed(
+    cut: list[Segment],
+    run: Run,
+    shares: Shares,
+    *,
+    depth: list[int],
+    how: Step,
+    short: list[Segment] | None = None,
+    words: int | None = None,
+) -> Taken:
+    """Return what passes and update take together; `short`: the passes of a shorter batch, where batches differ."""
     ended = updated(run, shares)
     there = standing(shares, ended, how)
-    made = timeline([*happenings(cut, depth), *ending(cut, ended, shares)], there, vocabulary(built))
-    return Taken(made, ended, there, sum(event.host for segment in cut for event in segment.events))
+    made = timeline([*happenings(cut, depth), *ending(cut, ended, shares)], there, words)
+    held = reserve(cut, ended, shares, accumulating=how.accumulating, workspaces=how.workspaces, short=short)
+    host = sum(event.host for segment in cut for event in segment.events)
+    return Taken(made, ended, there, host, held, work(cut))
 
 
 def share_out(model: nn.Module, run: Run, gpus: int) -> Shares:
@@ -75,7 +98,7 @@ def standing(shares: Shares, ended: Update, how: Step) -> dict[str, int]:
         "weights": shares.weights,
         "optimizer": ended.state,
         "gradients": there + shares.between,
-        "temporary": shares.buffers + (WORKSPACES if how.imitate else 0),
+        "temporary": shares.buffers + how.workspaces,
     }
 
 
