@@ -64,7 +64,7 @@ def plan_of(row: Row) -> Plan:
         tricks.append(_trick("sharding", **sharing))
     if row.four_bits:
         # bnb_4bit_use_double_quant in fms-acceleration's framework_plugin_bnb.py
-        double = row.double or "bnb" in row.notes
+        double = row.double or ("bnb" in row.notes and "optimum-benchmark" not in row.source)
         quantized = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": double}
         quantized["bnb_4bit_compute_dtype"] = row.dtype
         tricks.append(_trick("adapter", model={"quantization_config": quantized}))
