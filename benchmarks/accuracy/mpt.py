@@ -1,10 +1,10 @@
 """Rows of llm-foundry: its MPT under Composer's FSDP, each block wrapped and checkpointed.
 
 Sources: llmfoundry/models/mpt/modeling_mpt.py, layers/{attention,blocks,ffn,norm,custom_embedding}.py,
-scripts/train/benchmarking/submit_benchmarks.py, composer/trainer/mosaic_fsdp_utils.py (get_mixed_precision). Under both
-`DEFAULT` and `PURE` weights are gathered in 16 bits and stored in float32; `DEFAULT` reduces in float32, which `fsdp` has
-not. All computes in 16 bits then: low_precision_layernorm casts nothing more, and the fused loss reads the logits as
-they are.
+scripts/train/benchmarking/submit_benchmarks.py, composer/trainer/mosaic_fsdp_utils.py (get_mixed_precision). Under
+`DEFAULT` and under `PURE` weights are gathered in 16 bits and stored in float32; `DEFAULT` reduces in float32, which
+`fsdp` has not. So all computes in 16 bits: low_precision_layernorm casts nothing more, and the fused loss reads the
+logits as they are.
 """
 
 from __future__ import annotations

@@ -114,6 +114,9 @@ def prepared(row: Row, plan: Plan, folder: str) -> torch.nn.Module:
         )
         with torch.device("meta"):
             model = get_peft_model(model, config)
+        if "optimum-benchmark" in row.source and not row.four_bits:  # PEFT of 2023 has the dtype of the weights beside
+            for parameter in model.parameters():
+                parameter.data = parameter.data.to(getattr(torch, row.dtype))
         if row.checkpointing:
             model.enable_input_require_grads()
         if row.kernels and row.four_bits:
