@@ -156,7 +156,7 @@ def row(columns: dict[str, str]) -> Row:
         source=columns["source"],
         transformers=release,
         peft=peft,
-        silent=not columns["transformers"] and release != SILENT,
+        silent=not columns["transformers"] and any(file in notes for file in SOURCES),
         ran=("OOM" not in notes) if columns["group"] == "fit" else None,
         marks=marks + _marks(columns),
         selective=kind[1] if kind else "",
