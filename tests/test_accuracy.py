@@ -70,6 +70,11 @@ def table(folder: Path, *rows: dict[str, str]) -> Path:
         ("peak_mem_gib", "1.5", "published", 1.5),
         ("transformers", "4.45.2", "transformers", "4.45.2"),
         ("peft_version", "0.12.0", "peft", "0.12.0"),
+        ("ckpt", "selective (per-op)", "selective", "per-op"),
+        ("tokens_per_s", "331", "tokens_per_s", 331.0),
+        ("samples_per_s", "2.5", "tokens_per_s", 40.0),
+        ("mfu", "51.7", "mfu", 51.7),
+        ("source", "mosaicml/llm-foundry README", "trainer", "llm-foundry"),
     ],
 )
 def test_each_column_that_decides_memory_is_read(column: str, value: str, field: str, expected: Any) -> None:
@@ -91,6 +96,15 @@ def test_a_row_without_a_release_takes_one_and_says_so() -> None:
     assert "no release named" in silent.marks[0]
     assert (named.transformers, named.peft, named.silent) == ("4.45.0", "0.12.0", True)
     assert "requirements_granite.txt" in named.marks[0]
+
+
+def test_samples_of_all_gpus_are_tokens_of_one() -> None:
+    """Samples are published for all GPUs together, tokens for one."""
+    import rows
+
+    both = COLUMNS | {"samples_per_s": "2.5", "n_gpu": "4"}
+    assert rows.row(both).tokens_per_s == 10.0
+    assert rows.row(both | {"tokens_per_s": "7"}).tokens_per_s == 7.0
 
 
 def test_a_script_that_divides_by_1e9_is_converted() -> None:
@@ -122,6 +136,51 @@ def test_figures_of_a_group() -> None:
     assert summary.error(10.0, 11.0) == pytest.approx(10.0)
     assert summary.missed("hf-1gpu-allocated", figures) == ["worst 4.0 % above 3 %"]
     assert summary.missed("reserved", figures) == []
+
+
+SHARED = {"weights_dtype": "fp32", "amp": "bf16", "zero_stage": "3", "n_gpu": "8", "seq": "64", "model": "own"}
+OWN = {"d_model": 64, "n_heads": 4, "n_layers": 14, "vocab_size": 96, "expansion_ratio": 4}
+TITAN = {"source": "pytorch/torchtitan"}
+
+
+@pytest.mark.parametrize(
+    ("config", "others", "computed_again", "params"),
+    [
+        (OWN, {"source": "mosaicml/llm-foundry", "ckpt": "yes"}, 14 * 3, 14 * 12 * 64**2 + (14 * 2 + 96 + 64 + 1) * 64),
+        pytest.param(OWN, {"source": "mosaicml/llm-foundry"}, 0, None, marks=pytest.mark.launch),
+        pytest.param(TINY, TITAN | {"ckpt": "yes"}, 14 * 6, None, marks=pytest.mark.launch),
+        pytest.param(
+            TINY | {"num_hidden_layers": 26},
+            TITAN | {"ckpt": "selective (every 2nd layer)"},
+            13 * 6,
+            None,
+            marks=pytest.mark.launch,
+        ),
+        pytest.param(TINY, TITAN | {"ckpt": "selective (per-op)"}, 14 * 3, None, marks=pytest.mark.launch),
+        pytest.param(
+            {"n_embd": 64, "n_head": 4, "n_layer": 2},
+            {"source": "karpathy/nanoGPT", "zero_stage": "0 (DDP)"},
+            0,
+            None,
+            marks=pytest.mark.launch,
+        ),
+    ],
+)
+def test_a_trainer_of_its_own_is_traced_by_its_own_model(
+    tmp_path: Path, config: dict[str, Any], others: dict[str, str], computed_again: int, params: int | None
+) -> None:
+    """What is computed again are the products that checkpointing does not keep, and that something behind needs."""
+    import rows
+    import worker
+
+    file = table(tmp_path, SHARED | others)
+    (tmp_path / "configs" / "own.json").write_text(json.dumps(config))
+    (row,) = rows.read(file)
+    found = worker.trace(row, file)
+    events = [event for segment in found.cut for event in segment.events if event.size > 0]
+    again = [event for event in events if event.phase == "recompute" and event.op.startswith("aten.mm")]
+    assert len(again) == computed_again
+    assert found.params == found.trained == (params or found.params)
 
 
 @pytest.mark.launch

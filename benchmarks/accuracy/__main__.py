@@ -106,7 +106,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, default=table_of.TABLE)
     parser.add_argument("--group", help="comma list; all without it")
-    parser.add_argument("--id", help="comma list of rows")
+    parser.add_argument("--id", help="comma list of rows, those of speed too")
     parser.add_argument("--json", type=Path)
     parser.add_argument("-v", action="store_true", help="print where the peak is, and where a row failed")
     return parser.parse_args()
@@ -120,7 +120,7 @@ def main() -> int:
     groups = asked.group.split(",") if asked.group else [*table_of.JUDGED, *table_of.SHOWN]
     ids = asked.id.split(",") if asked.id else None
     chosen = [row for row in every if (row.id in ids if ids else row.group in groups)]
-    traced = [row for row in chosen if row.group != "speed"]
+    traced = [row for row in chosen if row.group != "speed" or ids]
     again = [
         replace(row, id=f"{row.id} {table_of.SILENT}", transformers=table_of.SILENT, peft=table_of.PEFT)
         for row in traced

@@ -13,7 +13,7 @@ from torch import nn
 from hf_efficient.memory import taken
 from hf_efficient.memory.reading import Run
 from hf_efficient.memory.results import GIB, PARTS
-from hf_efficient.memory.shares import Shares
+from hf_efficient.memory.shares import Shares, counted
 from hf_efficient.memory.shares import whole as unsharded
 from hf_efficient.memory.stacks import stacks
 from hf_efficient.memory.step import Step
@@ -34,11 +34,13 @@ def peak(
     """Return peak, moments and breakdown of one step, as an Estimate names them.
 
     `update` False: of its passes alone, before there is any state. `late` False: weights are updated one by one as soon
-    as their gradient is there, so that nothing comes after the passes.
+    as their gradient is there, so that nothing comes after the passes. Beside these, as a costing of the step reads
+    them: `cut` (its segments), `ended` (the update), `shares`, `run`, and the numbers `params` and `trained`.
     """
     shares = shares or unsharded(model)
     step = replace(step, wrap=shares.wrap)
     depth = [stack.layers for stack in stacks(model)]
+    params, trained = counted(model)
     cut = whole_step(model, inputs, step)
     ended = taken.updated(run, shares if update else replace(shares, optimizer=0))
     standing = taken.standing(shares, ended, step)
@@ -49,6 +51,12 @@ def peak(
         peak_at=made.label,
         moments=moments(made),
         breakdown={part: made.parts[part][made.peak] / GIB for part in PARTS},
+        cut=cut,
+        ended=ended,
+        shares=shares,
+        run=run,
+        params=params,
+        trained=trained,
     )
 
 

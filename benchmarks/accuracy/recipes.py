@@ -64,7 +64,7 @@ def plan_of(row: Row) -> Plan:
         tricks.append(_trick("sharding", **sharing))
     if row.four_bits:
         # bnb_4bit_use_double_quant in fms-acceleration's framework_plugin_bnb.py
-        double = row.double or "bnb" in row.notes
+        double = row.double or ("bnb" in row.notes and "optimum-benchmark" not in row.source)
         quantized = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": double}
         quantized["bnb_4bit_compute_dtype"] = row.dtype
         tricks.append(_trick("adapter", model={"quantization_config": quantized}))
@@ -114,6 +114,9 @@ def prepared(row: Row, plan: Plan, folder: str) -> torch.nn.Module:
         )
         with torch.device("meta"):
             model = get_peft_model(model, config)
+        if "optimum-benchmark" in row.source and not row.four_bits:  # PEFT of 2023 has the dtype of the weights beside
+            for parameter in model.parameters():
+                parameter.data = parameter.data.to(getattr(torch, row.dtype))
         if row.checkpointing:
             model.enable_input_require_grads()
         if row.kernels and row.four_bits:

@@ -18,6 +18,12 @@ SILENT = "4.48.1"
 SOURCES = {"requirements_granite.txt": ("4.45.0", "0.12.0")}
 """File that a row's notes name instead of a release -> transformers and peft in it, as fms-acceleration has it."""
 PEFT = "0.13.2"
+TRAINERS = ("llm-foundry", "torchtitan", "torchtune", "litgpt")
+"""Whose own model code is imitated, as sources and notes name them."""
+OWN = ("llm-foundry", "torchtitan", "karpathy")
+"""Those whose rows need no release of transformers."""
+LOWEST = "4.45.0"
+"""The lowest release that releases.py installs."""
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -58,17 +64,35 @@ class Row:
     """Whether the table names no release, and its notes name one: the row is traced with SILENT as well."""
     ran: bool | None = None
     """Of a row of the group `fit`: False where it ran out of memory."""
+    selective: str = ""
+    """What is checkpointed where not every layer is: `every 2nd layer`, or `per-op`."""
+    tokens_per_s: float | None = None
+    """Of one GPU; of rows of tokens, the longest that a batch could have."""
+    mfu: float | None = None
+    """Percent."""
+
+    @property
+    def trainer(self) -> str:
+        """Return whose model code and loop the row ran."""
+        if self.source.startswith("karpathy"):
+            return "karpathy"
+        said = f"{self.source} {self.notes}".lower()
+        return next((name for name in TRAINERS if name in said), "Trainer")
 
     @property
     def unlike(self) -> str:
         """Return why a row's own code is not imitated, or nothing."""
-        if "torchtune" in self.source and self.sharded:
+        if self.trainer == "torchtune" and self.sharded:
             return "torchtune's FSDP is not imitated"
-        if "decoupled" in self.optimizer or "hand-written" in self.kernels or "torchtitan" in self.source.lower():
-            return "its trainer's own model code is not imitated here"
         if self.host:
             return "FSDP1 with offloaded weights has no estimate"
         return ""
+
+    def checkpointed(self, layer: int) -> str:
+        """Return what of a layer is computed again: `all`, what is not kept `per-op`, or nothing."""
+        if self.selective == "per-op":
+            return self.selective
+        return "all" if self.checkpointing or (self.selective and layer % 2 == 0) else ""
 
     @property
     def setting(self) -> str:
@@ -79,7 +103,7 @@ class Row:
         ]
         said += [f"amp {self.autocast}"] if self.autocast else []
         said += [f"lora r{self.lora_r} {','.join(self.lora_targets)}"] if self.lora_r else ["full"]
-        said += ["ckpt"] if self.checkpointing else []
+        said += ["ckpt"] if self.checkpointing else [f"ckpt {self.selective}"] if self.selective else []
         said += [f"fsdp {self.ranks}"] if self.sharded else []
         said += [self.kernels] if self.kernels else []
         return " ".join(said)
@@ -99,9 +123,11 @@ def row(columns: dict[str, str]) -> Row:
     """Return what a line of the table says."""
     notes, quantized = columns["notes"], columns["quant"] not in ("none", "")
     release, peft, marks = _releases(columns)
-    dtype = next((DTYPES[name] for name in DTYPES if columns["weights_dtype"].startswith(name)), "bfloat16")
+    named = next((name for name in DTYPES if columns["weights_dtype"].startswith(name)), "")
+    dtype = DTYPES.get(named or notes.split("+")[0], "bfloat16")  # of 4-bit rows the notes may name what computes
     amp = next((DTYPES[name] for name in ("bf16", "fp16") if columns["amp"].startswith(name)), None)
     stage = columns["zero_stage"]
+    kind = re.search(r"selective \((.+)\)", columns["ckpt"])
     return Row(
         id=columns["id"],
         group=columns["group"],
@@ -130,10 +156,35 @@ def row(columns: dict[str, str]) -> Row:
         source=columns["source"],
         transformers=release,
         peft=peft,
-        silent=not columns["transformers"] and release != SILENT,
+        silent=not columns["transformers"] and any(file in notes for file in SOURCES),
         ran=("OOM" not in notes) if columns["group"] == "fit" else None,
-        marks=marks + (("GB of 1e9 bytes",) if _decimal(columns) else ()),
+        marks=marks + _marks(columns),
+        selective=kind[1] if kind else "",
+        tokens_per_s=_speed(columns),
+        mfu=float(columns["mfu"]) if columns["mfu"] else None,
     )
+
+
+def _speed(columns: dict[str, str]) -> float | None:
+    """Return the tokens per second of one GPU; samples are published for all GPUs together."""
+    if columns["tokens_per_s"]:
+        return float(columns["tokens_per_s"])
+    if not columns["samples_per_s"]:
+        return None
+    return float(columns["samples_per_s"]) * _number(columns["seq"], 0) / _number(columns["n_gpu"], 1)
+
+
+def _marks(columns: dict[str, str]) -> tuple[str, ...]:
+    """Return in what a trace cannot be what ran."""
+    short = not columns["tokens_per_s"] and "ms-swift" in columns["source"]
+    found = {
+        "GB of 1e9 bytes": _decimal(columns),
+        "fp8": "fp8" in columns["amp"] or "fp8" in columns["quant"],
+        "compile": "compile" in columns["liger_or_fused"],
+        "hand-written CUDA": "hand-written" in columns["liger_or_fused"],
+        "rows are shorter than seq": short,
+    }
+    return tuple(name for name, holds in found.items() if holds)
 
 
 def _gib(columns: dict[str, str]) -> float | None:
@@ -149,6 +200,11 @@ def _decimal(columns: dict[str, str]) -> bool:
 
 def _releases(columns: dict[str, str]) -> tuple[str, str, tuple[str, ...]]:
     peft = columns["peft_version"] or PEFT
+    if any(name in columns["source"] + columns["notes"] for name in OWN):
+        return "installed", peft, ()
+    older = re.search(r"\(transformers (4\.\d+)\)", columns["attn"])
+    if older:
+        return LOWEST, peft, (f"transformers {LOWEST} for {older[1]}",)
     if columns["transformers"]:
         return columns["transformers"], peft, ()
     for file, (release, its_peft) in SOURCES.items():

@@ -22,14 +22,26 @@ def trace(row: Row, table: Path) -> Any:
         import vit
 
         return vit.traced(row)
-    if "litgpt" in row.source:
+    if row.trainer == "litgpt":
         import litgpt_rows
 
         return litgpt_rows.traced(row, config_of(row, table))
-    if "torchtune" in row.source:
+    if row.trainer == "torchtune":
         import torchtune_rows
 
         return torchtune_rows.traced(row, config_of(row, table))
+    if row.trainer == "llm-foundry":
+        import mpt
+
+        return mpt.traced(row, config_of(row, table))
+    if row.trainer == "torchtitan":
+        import torchtitan_rows
+
+        return torchtitan_rows.traced(row, config_of(row, table))
+    if row.trainer == "karpathy":
+        import gpt2_rows
+
+        return gpt2_rows.traced(row, config_of(row, table))
     import recipes
 
     return recipes.traced(row, config_of(row, table))
