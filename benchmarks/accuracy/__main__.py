@@ -14,6 +14,7 @@ import platform
 import subprocess
 import sys
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -24,25 +25,37 @@ import rows as table_of
 import summary
 from rows import Row
 
+WORKERS = 2
+"""Processes at a time, each on one core."""
+
 
 def results(chosen: list[Row], table: Path) -> dict[str, dict[str, Any]]:
     """Return the result of each row, traced by one process for each release."""
     by_release: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in chosen:
         by_release[row.transformers, row.peft].append(row)
-    found: dict[str, dict[str, Any]] = {}
-    for (release, peft), its in by_release.items():
-        environment = releases.environment(releases.folder_of(release, peft))
-        lines = "".join(json.dumps(table_of.plain(row)) + "\n" for row in its)
-        worker = [sys.executable, str(Path(__file__).with_name("worker.py")), str(table)]
-        done = subprocess.run(worker, input=lines, capture_output=True, text=True, env=environment, check=False)
-        for line in done.stdout.splitlines():
-            if line.startswith("@"):
-                result = json.loads(line[1:])
-                found[result["id"]] = result
-        for row in its:
-            found.setdefault(row.id, {"id": row.id, "error": done.stderr.strip()[-300:] or "no answer"})
-    return found
+    parts = [
+        (its[start::WORKERS], table, releases.environment(releases.folder_of(release, peft)))
+        for (release, peft), its in by_release.items()
+        for start in range(WORKERS)
+    ]
+    with ThreadPoolExecutor(WORKERS) as pool:
+        done = pool.map(lambda part: _by_one(*part), [part for part in parts if part[0]])
+    return {result["id"]: result for its in done for result in its}
+
+
+def _by_one(its: list[Row], table: Path, environment: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the results of rows of one release, by one process."""
+    lines = "".join(json.dumps(table_of.plain(row)) + "\n" for row in its)
+    worker = [sys.executable, str(Path(__file__).with_name("worker.py")), str(table)]
+    one = environment | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(worker, input=lines, capture_output=True, text=True, env=one, check=False)
+    found = {row.id: {"id": row.id, "error": done.stderr.strip()[-300:] or "no answer"} for row in its}
+    for line in done.stdout.splitlines():
+        if line.startswith("@"):
+            result = json.loads(line[1:])
+            found[result["id"]] = result
+    return list(found.values())
 
 
 def line(row: Row, result: dict[str, Any], other: dict[str, Any] | None) -> str:

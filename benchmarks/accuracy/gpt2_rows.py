@@ -76,6 +76,6 @@ def traced(row: Row, config: Path) -> Any:
     )
     if by_hand:
         shares = zero(model.to(torch.bfloat16), {"stage": 1}, row.ranks)
-        return direct.peak(model, direct.tokens(row), run, step=Step(), shares=shares)
+        return direct.peak(row, model, run, step=Step(), shares=shares)
     step = Step(autocast=torch.bfloat16, accumulating=row.accumulation > 1)
-    return direct.peak(model, direct.tokens(row), run, step=step, shares=whole(model, row.ranks))
+    return direct.peak(row, model, run, step=step, shares=whole(model, row.ranks))

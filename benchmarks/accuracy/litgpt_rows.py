@@ -45,7 +45,7 @@ def traced(row: Row, config: Path) -> Any:
     step = Step(keep_outputs=True, checkpointing=row.checkpointing)
     # the longest sample comes first, and before it there are no gradients
     with patch("hf_efficient.memory.units.keep_whole_gradients", lambda *_: None):
-        return direct.peak(model, direct.tokens(row), run, step=step, shares=shares, update=False)
+        return direct.peak(row, model, run, step=step, shares=shares, update=False)
 
 
 class _Product(torch.autograd.Function):

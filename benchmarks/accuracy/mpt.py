@@ -113,4 +113,4 @@ def traced(row: Row, config: Path) -> Any:
     )
     shares = fsdp(model, {"version": 1}, replace(run, accumulation=1), row.ranks)
     model.gradient_checkpointing = row.checkpointing
-    return direct.peak(model, direct.tokens(row), run, step=Step(checkpointing=row.checkpointing), shares=shares)
+    return direct.peak(row, model, run, step=Step(checkpointing=row.checkpointing), shares=shares)

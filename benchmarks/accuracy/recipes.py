@@ -42,7 +42,8 @@ def traced(row: Row, config: Path) -> Estimate:
     with patched(row), flash_classes(row.attention.startswith("flash")):
         if row.lora_r or row.kernels or row.model.startswith("santacoder"):
             model = prepared(row, plan, model)
-        return estimate(plan, model, batch=Batch(size=row.batch, seq_len=row.seq), gpus=row.ranks)
+        batch = Batch(size=row.batch, seq_len=row.seq, padding=row.varies)
+        return estimate(plan, model, batch=batch, gpus=row.ranks)
 
 
 def plan_of(row: Row) -> Plan:
@@ -110,7 +111,12 @@ def prepared(row: Row, plan: Plan, folder: str) -> torch.nn.Module:
         if type(model).__name__.startswith("GPTBigCode"):
             targets = ["c_attn"]
         config = LoraConfig(
-            r=row.lora_r, lora_alpha=16, lora_dropout=DROPOUT, target_modules=targets, task_type="CAUSAL_LM"
+            r=row.lora_r,
+            lora_alpha=16,
+            lora_dropout=DROPOUT,
+            target_modules=targets,
+            modules_to_save=["embed_tokens", "lm_head"] if row.saved else None,
+            task_type="CAUSAL_LM",
         )
         with torch.device("meta"):
             model = get_peft_model(model, config)

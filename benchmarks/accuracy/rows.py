@@ -18,6 +18,8 @@ SILENT = "4.48.1"
 SOURCES = {"requirements_granite.txt": ("4.45.0", "0.12.0")}
 """File that a row's notes name instead of a release -> transformers and peft in it, as fms-acceleration has it."""
 PEFT = "0.13.2"
+SHORTER = "rows are shorter than seq"
+"""Mark of rows whose batches differ in length; the table's is the longest."""
 TRAINERS = ("llm-foundry", "torchtitan", "torchtune", "litgpt")
 """Whose own model code is imitated, as sources and notes name them."""
 OWN = ("llm-foundry", "torchtitan", "karpathy")
@@ -47,6 +49,8 @@ class Row:
     attention: str
     lora_r: int
     lora_targets: tuple[str, ...]
+    saved: bool
+    """Embeddings and head are trained as a whole beside the adapters."""
     four_bits: bool
     double: bool
     ranks: int
@@ -70,6 +74,11 @@ class Row:
     """Of one GPU; of rows of tokens, the longest that a batch could have."""
     mfu: float | None = None
     """Percent."""
+
+    @property
+    def varies(self) -> bool:
+        """Say whether batches differ in length."""
+        return SHORTER in self.marks
 
     @property
     def trainer(self) -> str:
@@ -144,6 +153,7 @@ def row(columns: dict[str, str]) -> Row:
         attention=columns["attn"],
         lora_r=_number(columns["lora_r"], 0),
         lora_targets=tuple(t for t in re.split(r" \(|\(|\+", columns["lora_targets"])[0].strip().split(",") if t),
+        saved="embed/lm_head trained" in columns["peft"],
         four_bits=quantized and "4" in columns["quant"] and "fp8" not in columns["quant"],
         double="dq" in columns["quant"],
         ranks=_number(columns["n_gpu"], 1),
@@ -182,7 +192,7 @@ def _marks(columns: dict[str, str]) -> tuple[str, ...]:
         "fp8": "fp8" in columns["amp"] or "fp8" in columns["quant"],
         "compile": "compile" in columns["liger_or_fused"],
         "hand-written CUDA": "hand-written" in columns["liger_or_fused"],
-        "rows are shorter than seq": short,
+        SHORTER: short,
     }
     return tuple(name for name, holds in found.items() if holds)
 

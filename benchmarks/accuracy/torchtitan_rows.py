@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import direct
 import torch
@@ -26,8 +25,6 @@ from hf_efficient.memory.reading import Run
 from hf_efficient.memory.step import Step
 
 aten = torch.ops.aten
-UNITS = 5
-"""Layers of a shortened model: while the last one but one goes back, FSDP2 lets the head's gradients go, no layer's."""
 
 
 class _Kept(torch.autograd.Function):
@@ -185,5 +182,4 @@ def traced(row: Row, config: Path) -> Any:
     run = Run(optimizer={"name": name}, autocast="bfloat16", checkpointing=checkpointed, accumulation=row.accumulation)
     shares = fsdp(model, {"version": 2}, run, row.ranks)
     step = Step(checkpointing=model.gradient_checkpointing)
-    with patch("hf_efficient.memory.whole.KEPT", UNITS):
-        return direct.peak(model, direct.tokens(row), run, step=step, shares=shares)
+    return direct.peak(row, model, run, step=step, shares=shares)

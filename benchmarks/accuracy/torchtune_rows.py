@@ -188,7 +188,7 @@ def traced(row: Row, config: Path) -> Any:
     step = Step(checkpointing=row.checkpointing, offload=row.offload)
     updated = [weight._replace(embedding=False) for weight in trained(model)]  # bitsandbytes alone has no rule for them
     shares = Shares(weights=bytes_of(model), updated=updated, wrap=update_at_once if inside else None)
-    return direct.peak(model, direct.tokens(row), run, step=step, shares=shares, late=not inside)
+    return direct.peak(row, model, run, step=step, shares=shares)
 
 
 def update_at_once(model: nn.Module, recorder: Recorder) -> None:

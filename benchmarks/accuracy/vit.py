@@ -62,4 +62,4 @@ def traced(row: Row) -> Any:
     def batch(_: nn.Module) -> dict[str, Any]:
         return {"image": torch.empty(row.batch, 3, IMAGE, IMAGE), "labels": torch.zeros(row.batch, dtype=torch.long)}
 
-    return direct.peak(model, batch, run, step=Step(autocast=torch.bfloat16))
+    return direct.peak(row, model, run, step=Step(autocast=torch.bfloat16), inputs=batch)

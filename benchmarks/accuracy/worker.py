@@ -47,17 +47,35 @@ def trace(row: Row, table: Path) -> Any:
     return recipes.traced(row, config_of(row, table))
 
 
-def fits(row: Row, found: Any) -> bool | None:
-    """Return whether the product would say that a row fits on its card; None for a card that is not known."""
+def card_of(row: Row) -> Any:
+    """Return the row's card; of one that the table of cards lacks, its memory alone. None where that is not told."""
     from hf_efficient.machine import Machine
-    from hf_efficient.memory.fit import needed
 
     size = re.search(r"(\d+) ?GB", row.gpu)
     try:
-        memory = Machine.named(row.gpu).memory_gib
+        return Machine.named(row.gpu, gpus=row.ranks)
     except ValueError:
-        memory = float(size[1]) if size else None
-    return None if not memory else needed(found) <= memory
+        return Machine(gpu=row.gpu, accelerator="cuda", memory_gib=float(size[1]), gpus=row.ranks) if size else None
+
+
+def on_its_card(row: Row, found: Any) -> dict[str, Any]:
+    """Return what the product says of a row on its card, and what its step asks of any."""
+    from hf_efficient.memory.fit import on_card
+
+    card = card_of(row)
+    said: dict[str, Any] = {"reserved": found.reserved_gib}
+    if card is not None:
+        there = on_card(found, card)
+        said = {"reserved": there.reserved_gib, "device": there.device_gib, "fits": there.fits}
+    if row.tokens_per_s:
+        said["demand"] = plain_demand(found.demand)
+    return said
+
+
+def plain_demand(demand: Any) -> dict[str, Any]:
+    """Return a demand as JSON has it."""
+    kernels = [[*kernel, times] for kernel, times in demand.work.items()]
+    return vars(demand) | {"work": kernels, "traffic": list(demand.traffic)}
 
 
 def main(table: Path) -> None:
@@ -74,7 +92,7 @@ def main(table: Path) -> None:
         try:
             found = trace(row, table)
             result |= {"traced": found.allocated_gib, "peak_at": found.peak_at, "moments": dict(found.moments)}
-            result |= {"breakdown": dict(found.breakdown), "fits": fits(row, found)}
+            result |= {"breakdown": dict(found.breakdown), **on_its_card(row, found)}
         except Exception as error:  # a row that cannot be traced is a result, too
             result |= {"error": f"{type(error).__name__}: {error}"[:300], "where": traceback.format_exc()[-1500:]}
         result["seconds"] = round(time.perf_counter() - start, 1)

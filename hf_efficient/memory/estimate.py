@@ -115,7 +115,7 @@ def _estimated(asked: _Asked) -> Estimate:
     shares = share_out(built, run, asked.gpus)
     how = how_taken(run, shares, machine)
     params, trainable = counted(built)
-    taken = take(built, run, shares, batch=batch, how=how)
+    taken = take(built, run, shares, batch=batch, how=how, gpus=asked.gpus)
     made, standing = taken.timeline, taken.standing
     states = sum(standing.values()) - standing["gradients"]
     found = Estimate(
@@ -135,7 +135,7 @@ def _estimated(asked: _Asked) -> Estimate:
             *ALWAYS, *said, *run.assumptions, *how.said, *shares.assumptions,
             *taken.update.notes,
         ),
-        timeline=made, reserve=taken.reserve, work=taken.work,
+        timeline=made, reserve=taken.reserve, demand=taken.demand,
     )  # fmt: skip
     if batch.eval_size:
         passing, kept = evaluation(built, run, batch, how, asked.gpus)

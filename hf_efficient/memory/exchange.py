@@ -7,11 +7,11 @@ import math
 import torch
 from torch import nn
 
-from hf_efficient.memory.fsdp import _units
+from hf_efficient.memory.fsdp import units_of
 from hf_efficient.memory.reading import Run
 from hf_efficient.memory.traffic import DDP_BUCKET, MASTER, Exchange
 from hf_efficient.memory.units import left_alone, measure
-from hf_efficient.memory.zero import _bucket, _kept_gathered, _threshold
+from hf_efficient.memory.zero import bucket_size, kept_gathered, persistent
 
 
 def exchange_of(model: nn.Module, run: Run, *, ranks: int) -> Exchange:
@@ -57,7 +57,7 @@ def _of_zero(model: nn.Module, run: Run, ranks: int) -> Exchange:
         how.get("use_multi_rank_bucket_allreduce", True) or not how.get("contiguous_gradients", True)
     )
     weights = _bytes(list(model.parameters())) if stage == 3 else 0
-    large = [any(p.numel() > _threshold(model, how) for p in m.parameters(recurse=False)) for m in model.modules()]
+    large = [any(p.numel() > persistent(model, how) for p in m.parameters(recurse=False)) for m in model.modules()]
     return Exchange(
         engine="DEEPSPEED",
         stage=stage,
@@ -66,13 +66,13 @@ def _of_zero(model: nn.Module, run: Run, ranks: int) -> Exchange:
         trained=numbers,
         gradients=_bytes(trained),
         weights=weights,
-        kept=min(weights, _kept_gathered(model, how)) if weights else 0,
+        kept=min(weights, kept_gathered(model, how)) if weights else 0,
         scatter=bool(how.get("reduce_scatter", True)) and not whole_buckets,
         offload={0: None, 1: "optimizer", 2: "all"}[len(on_host)] if stage else None,
         stored=weights // ranks if len(on_host) == 2 else 0,
         down=MASTER * numbers // ranks if on_host else 0,
         units=sum(large) if weights else 0,
-        reductions=math.ceil(numbers / _bucket(model, how)),
+        reductions=math.ceil(numbers / bucket_size(model, how)),
     )
 
 
@@ -85,7 +85,7 @@ def _of_fsdp(model: nn.Module, run: Run, ranks: int) -> Exchange:
     how, mixed = run.fsdp, getattr(torch, run.autocast) if run.autocast else None
     flat = int(how.get("version", how.get("fsdp_version", 2))) == 1
     alone = left_alone(model, str(how.get("ignored_modules") or ""))
-    units = _units(model, flat, alone)
+    units = units_of(model, flat, alone)
     measure(model, units, ranks, mixed, flat=flat)
     stay = how.get("reshard_after_forward", True) in (False, "SHARD_GRAD_OP")
     offload = bool(how.get("cpu_offload", how.get("offload_params", False)))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hf_efficient.machine import Machine, cards
 from hf_efficient.memory.context import context_gib, nccl_gib
 from hf_efficient.memory.results import GIB, CardFit, Estimate
+from hf_efficient.memory.speed import speed
 from hf_efficient.plan import Plan
 
 SPARE_GIB = 0.25
@@ -26,16 +27,26 @@ def beside(machine: Machine, gpus: int) -> Mapping[str, float]:
     return taken
 
 
+def timed(estimate: Estimate, machine: Machine) -> Estimate:
+    """Return the estimate with how long its step takes on a card; as it is where nothing is known of the card."""
+    found = speed(estimate.demand, machine) if estimate.demand else None
+    if found is None or estimate.demand is None:
+        return estimate
+    tokens = estimate.demand.tokens * estimate.demand.micro_batches
+    parts = {name: value for name, value in found._asdict().items() if name not in ("step_s", "mfu")}
+    return replace(estimate, step_s=found.step_s, tokens_per_s=tokens / found.step_s, mfu=found.mfu, seconds=parts)
+
+
 def judged(estimate: Estimate, machine: Machine | None, plan: Plan) -> Estimate:
     """Return the estimate with what fits: on `machine`, or of the table those cards that can run `plan`."""
     if machine is not None and machine.memory_gib:
         lacks = [f"{machine.gpu} lacks what the plan needs: {lack}" for lack in lacking(plan, machine)]
-        return _on(replace(estimate, assumptions=(*estimate.assumptions, *lacks)), machine)
-    table = [CardFit(card.gpu, bool(_on(estimate, card).fits) and not lacking(plan, card)) for card in cards()]
+        return timed(on_card(replace(estimate, assumptions=(*estimate.assumptions, *lacks)), machine), machine)
+    table = [CardFit(card.gpu, bool(on_card(estimate, card).fits) and not lacking(plan, card)) for card in cards()]
     return replace(estimate, cards=tuple(table))
 
 
-def _on(estimate: Estimate, machine: Machine) -> Estimate:
+def on_card(estimate: Estimate, machine: Machine) -> Estimate:
     """Return the estimate with what it takes of a card, whose allocator gives back what it caches when it is full."""
     outside = beside(machine, estimate.gpus)
     usable = machine.memory_gib - sum(outside.values()) - SPARE_GIB

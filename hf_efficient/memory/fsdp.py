@@ -29,7 +29,7 @@ def fsdp(model: nn.Module, how: Mapping[str, Any], run: Run, ranks: int) -> Shar
     mixed = getattr(torch, run.autocast) if run.autocast else None
     flat = int(how.get("version", how.get("fsdp_version", 2))) == 1
     alone = left_alone(model, str(how.get("ignored_modules") or ""))
-    units = _units(model, flat, alone)
+    units = units_of(model, flat, alone)
     if how.get("reshard_after_forward", True) in (False, "SHARD_GRAD_OP"):
         for unit in units:
             unit.kept = True
@@ -57,7 +57,7 @@ def fsdp(model: nn.Module, how: Mapping[str, Any], run: Run, ranks: int) -> Shar
     )
 
 
-def _units(model: nn.Module, flat: bool, alone: set[str]) -> list[Unit]:
+def units_of(model: nn.Module, flat: bool, alone: set[str]) -> list[Unit]:
     layers = layer_units(model)
     if not layers:
         raise ValueError(
@@ -74,7 +74,7 @@ def _wrap(units: list[Unit], alone: set[str], run: Run, *, flat: bool, on_host: 
     reentrant = bool(run.checkpointing and run.checkpointing.get("reentrant"))
 
     def during(model: nn.Module, recorder: Recorder) -> None:
-        here = _units(model, flat, alone)  # of the model that is traced, which has fewer layers
+        here = units_of(model, flat, alone)  # of the model that is traced, which has fewer layers
         sizes = {name: unit for unit in units for name in unit.names}
         for unit in here:
             if unit.names:  # FSDP2's root may have no weights of its own

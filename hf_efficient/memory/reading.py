@@ -37,6 +37,10 @@ class Run:
     """Trainer's own default of `per_device_eval_batch_size`."""
     kept_on_host_every: int | None = None
     """Evaluation batches after which logits leave the card; None: they stay."""
+    tf32: bool = False
+    """Products of float32 are computed in TF32."""
+    compiled: bool = False
+    """torch.compile makes the kernels."""
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -68,6 +72,8 @@ def read(plan: Plan) -> Run:
         fsdp=trainer.get("fsdp_config", {}) if plan.engine == "FSDP" else {},
         eval_size=int(trainer.get("per_device_eval_batch_size", 8)),
         kept_on_host_every=trainer.get("eval_accumulation_steps"),
+        tf32=bool(trainer.get("tf32")),
+        compiled=bool(trainer.get("torch_compile") or accelerator.get("dynamo_plugin")),
         assumptions=tuple(_assumptions(plan, mixed)),
     )
 

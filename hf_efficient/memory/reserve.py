@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from hf_efficient.memory.blocks import BLOCK, whole
@@ -54,7 +54,7 @@ def reserve(
         loading=[*_loading(shares, workspaces)],
         step=Round(
             passes=passes,
-            later=[(("later", key), size, stream) for key, size, stream in _changes(cut)] if ours else (),
+            later=_closed([(("later", key), size, stream) for key, size, stream in _changes(cut)]) if ours else (),
             micro_batches=2 if ours else 1,
             clipping=_ending(ended, "clipping"),
             state=_state(ended, shares),
@@ -86,6 +86,17 @@ def _cut(size: int) -> list[int]:
 
 def _changes(cut: Sequence[Segment]) -> list[Change]:
     return [(e.key, e.size, STREAMS.get(e.role, 0)) for segment in cut for e in segment.events if e.size]
+
+
+def _closed(changes: list[Change]) -> list[Change]:
+    """Return changes that leave nothing behind; a model may keep small things, such as angles, from pass to pass."""
+    left: dict[Hashable, Change] = {}
+    for key, size, stream in changes:
+        if size > 0:
+            left[key] = key, -size, stream
+        else:
+            left.pop(key, None)
+    return [*changes, *left.values()]
 
 
 def _passes(cut: Sequence[Segment], shares: Shares, ours: bool) -> list[Change]:

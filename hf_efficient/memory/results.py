@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from hf_efficient.memory.demand import Demand
     from hf_efficient.memory.reserve import Reserve
-    from hf_efficient.memory.work import Work
 
 GIB = 2**30
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
@@ -51,7 +51,7 @@ class Timeline:
         return [sum(column) for column in zip(*(self.parts[part] for part in PARTS), strict=True)]
 
 
-HELD = ("timeline", "reserve", "work", "batch", "cards")
+HELD = ("timeline", "reserve", "demand", "batch", "cards")
 """Fields that JSON has in another form, or not."""
 
 
@@ -94,8 +94,13 @@ class Estimate:
     host_gib: float = 0.0
     """Host memory that offloading takes, per rank."""
     step_s: float | None = None
+    """Of one update of the weights, on the card that was asked about."""
     tokens_per_s: float | None = None
+    """Of one GPU, padding among them; rows per second of what has no tokens."""
     mfu: float | None = None
+    """Share of the card's peak rate that goes into the model's own operations."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """What the step's time goes into; adds up to step_s."""
     moments: Mapping[str, float] = field(default_factory=dict)
     """Phase (forward, backward, clipping, optimizer, evaluation, resume) -> its own highest GiB."""
     assumptions: Sequence[str] = ()
@@ -106,8 +111,8 @@ class Estimate:
     timeline: Timeline = field(repr=False)
     reserve: Reserve | None = field(default=None, repr=False)
     """What is allocated and freed, to be replayed on a card."""
-    work: Work = field(default_factory=dict, repr=False)
-    """The kernels of one micro-batch."""
+    demand: Demand | None = field(default=None, repr=False)
+    """What an update asks of any card."""
 
     def row(self) -> dict[str, Any]:
         """Return the estimate as JSON has it."""

@@ -11,6 +11,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_efficient.memory import lengths
+from hf_efficient.memory.demand import Demand, demand
+from hf_efficient.memory.exchange import exchange_of
 from hf_efficient.memory.extend import BETWEEN, Segment
 from hf_efficient.memory.fsdp import fsdp
 from hf_efficient.memory.inputs import batch_for
@@ -23,8 +25,9 @@ from hf_efficient.memory.shares import Shares, vocabulary, whole
 from hf_efficient.memory.stacks import stacks
 from hf_efficient.memory.step import Step
 from hf_efficient.memory.timeline import Happening, timeline
+from hf_efficient.memory.traffic import Traffic, traffic
 from hf_efficient.memory.whole import whole_step
-from hf_efficient.memory.work import Work, work
+from hf_efficient.memory.work import work
 from hf_efficient.memory.zero import zero
 
 
@@ -38,37 +41,49 @@ class Taken(NamedTuple):
     host: int
     """Bytes that it sends to host memory."""
     reserve: Reserve
-    work: Work
+    demand: Demand
 
 
-def take(built: nn.Module, run: Run, shares: Shares, *, batch: Batch, how: Step) -> Taken:
-    """Take a step with `built`, on meta tensors, of which one rank holds `shares`."""
+def take(built: nn.Module, run: Run, shares: Shares, *, batch: Batch, how: Step, gpus: int = 1) -> Taken:
+    """Take a step with `built`, on meta tensors, of which each of `gpus` ranks holds `shares`."""
 
     def passes(model: nn.Module, batch: Batch) -> list[Segment]:
         return whole_step(model, lambda model: batch_for(model, batch, packed=run.packed), how)
 
     short = passes(copy.deepcopy(built), lengths.shorter(batch)) if lengths.varies(batch) and not run.packed else None
-    depth = [stack.layers for stack in stacks(built)]
-    return summed(passes(built, batch), run, shares, depth=depth, how=how, short=short, words=vocabulary(built))
+    facts = facts_of(built, run, gpus=gpus, tokens=batch.size * (batch.seq_len or 1))
+    return summed(passes(built, batch), run, shares, how=how, facts=facts, short=short)
+
+
+class Facts(NamedTuple):
+    """What must be known of a model before it is traced, since a trace uses it up."""
+
+    depth: list[int]
+    """Layers of each stack."""
+    words: int | None
+    """Last dimension of the logits."""
+    traffic: Traffic
+    tokens: int
+    """Of one micro-batch."""
+
+
+def facts_of(model: nn.Module, run: Run, *, gpus: int, tokens: int) -> Facts:
+    """Return what `summed` must know of a model that is put into shares already."""
+    depth = [stack.layers for stack in stacks(model)]
+    return Facts(depth, vocabulary(model), traffic(exchange_of(model, run, ranks=gpus)), tokens)
 
 
 def summed(
-    cut: list[Segment],
-    run: Run,
-    shares: Shares,
-    *,
-    depth: list[int],
-    how: Step,
-    short: list[Segment] | None = None,
-    words: int | None = None,
+    cut: list[Segment], run: Run, shares: Shares, *, how: Step, facts: Facts, short: list[Segment] | None = None
 ) -> Taken:
     """Return what passes and update take together; `short`: the passes of a shorter batch, where batches differ."""
     ended = updated(run, shares)
     there = standing(shares, ended, how)
-    made = timeline([*happenings(cut, depth), *ending(cut, ended, shares)], there, words)
+    made = timeline([*happenings(cut, facts.depth), *ending(cut, ended, shares)], there, facts.words)
     held = reserve(cut, ended, shares, accumulating=how.accumulating, workspaces=how.workspaces, short=short)
-    host = sum(event.host for segment in cut for event in segment.events)
-    return Taken(made, ended, there, host, held, work(cut))
+    sent = sum(event.host for segment in cut for event in segment.events)
+    asked = demand(work(cut), run, ended, shares, tokens=facts.tokens, traffic=facts.traffic, sent=sent)
+    return Taken(made, ended, there, sent, held, asked)
 
 
 def share_out(model: nn.Module, run: Run, gpus: int) -> Shares:

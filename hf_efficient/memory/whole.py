@@ -20,6 +20,12 @@ from hf_efficient.memory.step import Step, Traced, trace
 from hf_efficient.memory.values import Values
 from hf_efficient.wording import one_sentence
 
+TRIES = ((KEPT, 1), (KEPT + 1, 2), (KEPT + 1, 1))
+"""Units kept, and the first of the two that must be alike.
+
+Where checkpointed layers share a bias (T5), the second unit is the last to add to its gradient; where gradients are
+reduced one unit later (FSDP2), the last but one frees what the head left.
+"""
 Inputs = Callable[[nn.Module], dict[str, Any]]
 
 
@@ -30,25 +36,23 @@ def whole_step(model: nn.Module, inputs: Inputs, step: Step, *, fast: bool = Tru
     exactly the longer one, every layer is traced. Raises ValueError where the forward pass depends on data.
     """
     found = stacks(model)
-    for longer in (0, 1) if found and fast else ():
+    for kept, after in TRIES if found and fast else ():
         with suppress(Exception):  # a model may not run with fewer layers; what is wrong with it, the whole one says
-            return _from_few(model, inputs, step, longer=longer)
+            return _from_few(model, inputs, step, kept=kept, after=after)
     return _traced(model, inputs, step, found)
 
 
-def _from_few(model: nn.Module, inputs: Inputs, step: Step, *, longer: int) -> list[Segment]:
-    """Return the whole trace from a short one; raise NotAlikeError where that does not extend to one more unit.
+def _from_few(model: nn.Module, inputs: Inputs, step: Step, *, kept: int, after: int) -> list[Segment]:
+    """Return the whole trace from `kept` units; raise NotAlikeError where that does not extend to one more.
 
-    `longer`: units that stand before those which must be alike, besides the first. Where checkpointed layers share a
-    bias (T5), the second one is the last to add to its gradient.
+    `after`: the first of the two units that must be alike.
     """
-    kept = KEPT + longer
     found = stacks(model)
     fewer, more = (_shortened(model, found, units) for units in (kept, kept + 1))
     few = _traced(fewer, inputs, step, found)
-    if heights(_extended(few, [1] * len(found), longer)) != heights(_traced(more, inputs, step, found)):
+    if heights(_extended(few, [1] * len(found), after)) != heights(_traced(more, inputs, step, found)):
         raise NotAlikeError("one more layer does something else")
-    return _extended(few, [stack.units - kept for stack in found], longer)
+    return _extended(few, [stack.units - kept for stack in found], after)
 
 
 def _shortened(model: nn.Module, found: Sequence[Stack], units: int) -> nn.Module:
@@ -64,9 +68,9 @@ def _shortened(model: nn.Module, found: Sequence[Stack], units: int) -> nn.Modul
             setattr(model.get_submodule(parent), name, whole)
 
 
-def _extended(few: list[Segment], more: Sequence[int], longer: int) -> list[Segment]:
+def _extended(few: list[Segment], more: Sequence[int], after: int) -> list[Segment]:
     for stack, units in enumerate(more):
-        few = extended(few, stack, units, after=1 + longer)
+        few = extended(few, stack, units, after=after)
     return few
 
 

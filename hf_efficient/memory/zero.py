@@ -35,7 +35,7 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: 
     everything = bool((how.get("offload_param") or {}).get("device", "none") != "none")
     share = -(-numbers // ranks)
     dtype = next((p.dtype for p in model.parameters() if p.requires_grad), torch.float32)
-    bucket = _bucket(model, how)
+    bucket = bucket_size(model, how)
     buckets = bucket_bytes(
         stage=stage,
         contiguous_gradients=how.get("contiguous_gradients", True),
@@ -55,7 +55,7 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: 
         unpacked=unpacked(model),
         optimizer=0 if offload else STATES * share,
         host=host,
-        buffers=buckets + (_kept_gathered(model, how) if cut else 0),
+        buffers=buckets + (kept_gathered(model, how) if cut else 0),
         wrap=partial(_during, cut=cut, ranks=ranks, how=how, kept=accumulating or offload) if stage >= 2 else None,
         between=share * dtype.itemsize if accumulating and stage >= 2 and not offload else 0,
         passing={} if offload else {"gradients in float32": _converted(share, stage, dtype.itemsize)},
@@ -92,12 +92,12 @@ def _hidden(model: Any) -> int:
     return int(getattr(text, "hidden_size", None) or getattr(text, "d_model", None) or 1024)
 
 
-def _bucket(model: nn.Module, how: Mapping[str, Any]) -> int:
+def bucket_size(model: nn.Module, how: Mapping[str, Any]) -> int:
     asked = how.get("reduce_bucket_size", 500_000_000)
     return _hidden(model) ** 2 if asked == "auto" else int(asked)
 
 
-def _threshold(model: nn.Module, how: Mapping[str, Any]) -> int:
+def persistent(model: nn.Module, how: Mapping[str, Any]) -> int:
     asked = how.get("stage3_param_persistence_threshold", 100_000)
     return PERSISTENT * _hidden(model) if asked == "auto" else int(asked)
 
@@ -110,12 +110,12 @@ def _partitioned(model: nn.Module, ranks: int, *, on_card: bool) -> int:
     return buffers + sum(-(-p.numel() // ranks) * p.element_size() for p in model.parameters())
 
 
-def _kept_gathered(model: nn.Module, how: Mapping[str, Any]) -> int:
+def kept_gathered(model: nn.Module, how: Mapping[str, Any]) -> int:
     """Return the bytes of weights that stay gathered: small ones, those prefetched, those soon used again.
 
     At the turn from forward to backward a weight is used again after twice the weights behind it.
     """
-    hidden, threshold = _hidden(model), _threshold(model, how)
+    hidden, threshold = _hidden(model), persistent(model, how)
     asked = how.get("stage3_prefetch_bucket_size", 50_000_000)
     prefetched = PREFETCHED * hidden**2 if asked == "auto" else int(asked)
     again = int(how.get("stage3_max_reuse_distance", REUSED)) // 2
@@ -131,7 +131,7 @@ def _during(model: nn.Module, recorder: Recorder, *, cut: bool, ranks: int, how:
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(partial(_reduced, recorder, ranks, kept))
     if cut:
-        _gather(model, recorder, _threshold(model, how))
+        _gather(model, recorder, persistent(model, how))
 
 
 def _reduced(recorder: Recorder, ranks: int, kept: bool, parameter: torch.Tensor) -> None:
