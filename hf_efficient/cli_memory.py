@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hf_efficient import render_memory
 from hf_efficient.machine import Machine
 from hf_efficient.memory import cases, picture
+from hf_efficient.memory.results import Batch, Estimate
 from hf_efficient.merge import make_plan
 from hf_efficient.options import AsJson, Model, Without, machine_at, show
+from hf_efficient.plan import Plan
+
+if TYPE_CHECKING:
+    from hf_efficient.memory.stages import Sharding
 
 Plans = Annotated[
     list[str],
@@ -40,7 +46,15 @@ EvalRows = Annotated[
 Gpu = Annotated[
     str | None, typer.Option("--gpu", metavar="G", help="Does it fit on this card? Without it: on which would it?")
 ]
-Gpus = Annotated[int, typer.Option("--gpus", metavar="N", min=1, help="Cards that train together.")]
+Gpus = Annotated[
+    int,
+    typer.Option(
+        "--gpus",
+        metavar="N",
+        min=1,
+        help="Cards that train together. Of one plan at one batch, with each sharding too.",
+    ),
+]
 Plot = Annotated[
     list[str] | None,
     typer.Option("--plot", metavar="FILE", help="Draw it as .png or .svg (repeatable, or a list)."),
@@ -76,12 +90,25 @@ def memory(
     asked = [(plan, batch) for plan in plans for batch in cases.batches(plan, batch_size, **rows)]
     for sentence in cases.remarks(plans, machine):
         print(sentence, file=sys.stderr)
-    from hf_efficient.memory.estimate import estimate
-
-    estimates = [estimate(plan, model, batch=batch, machine=machine, gpus=gpus) for plan, batch in asked]
-    show(render_memory.data(estimates), as_json, lambda data: render_memory.tables(estimates))
+    estimates, sharding = _estimated(asked, model, machine, gpus=gpus)
+    show(render_memory.data(estimates, sharding), as_json, lambda data: render_memory.tables(estimates, sharding))
     for path in paths:
         picture.draw(estimates, path)
         print(f"wrote {path}", file=sys.stderr)
     if any(one.fits is False for one in estimates):
         raise typer.Exit(1)
+
+
+def _estimated(
+    asked: Sequence[tuple[Plan, Batch]], model: str, machine: Machine | None, *, gpus: int
+) -> tuple[list[Estimate], Sharding | None]:
+    """Return what was asked; of one plan at one batch on several GPUs, with each sharding too."""
+    if len(asked) == 1 and gpus > 1:
+        from hf_efficient.memory.stages import stages
+
+        ((plan, batch),) = asked
+        sharding = stages(plan, model, batch=batch, machine=machine, gpus=gpus)
+        return [sharding.asked], sharding
+    from hf_efficient.memory.estimate import estimate
+
+    return [estimate(plan, model, batch=batch, machine=machine, gpus=gpus) for plan, batch in asked], None

@@ -8,6 +8,7 @@ from typing import Any
 from hf_efficient.memory.results import GIB, PARTS, Batch, CardFit, Estimate, Timeline
 
 LABEL = "the fp32 logits of the loss"
+SECONDS = {"products": 1.0, "attention": 0.2, "moving": 0.5, "waiting": 0.1, "update": 0.2, "exchange": 0.0}
 
 
 def step(*, layers: int = 28, scale: float = 1.0, peak: str = "loss", per_layer: int = 8) -> Timeline:
@@ -52,10 +53,9 @@ def estimate(*, timeline: Timeline | None = None, **others: Any) -> Estimate:
         trainable_params=596_049_920,
         allocated_gib=allocated,
         reserved_gib=allocated * 1.04,
-        device_gib=allocated * 1.04 + 0.5,
         breakdown=breakdown,
         peak_at=timeline.label,
-        moments={"forward": allocated - 1.0, "backward": allocated, "clipping": 4.5, "optimizer": 4.7},
+        moments={"forward": 0.9 * allocated, "backward": allocated, "clipping": 0.36 * allocated},
         assumptions=("the CUDA context takes 0.50 GiB", "the allocator keeps 4 % in its cache"),
         cards=[CardFit(gpu, fits) for gpu, fits in (("T4", False), ("RTX 4090", True), ("L40S", True), ("H100", True))],
         timeline=timeline,
@@ -65,8 +65,10 @@ def estimate(*, timeline: Timeline | None = None, **others: Any) -> Estimate:
 
 def on_card(known: Estimate, *, gpu: str = "RTX 4090", capacity: float = 22.5) -> Estimate:
     """Return the estimate as it is when that card was asked about."""
-    margin = capacity - (known.device_gib or known.allocated_gib)
+    known = replace(known, beside_gib={"CUDA's context": 0.5})
+    margin = capacity - known.taken_gib
     changes = () if margin >= 0 else ("halve the batch to 4 rows: 9.10 GiB", "add fused_loss: 8.70 GiB")
+    known = replace(known, step_s=2.0, tokens_per_s=4096.0, mfu=0.4, seconds=SECONDS, device_gib=known.taken_gib + 1.0)
     return replace(
         known, gpu=gpu, capacity_gib=capacity, margin_gib=margin, fits=margin >= 0, changes=changes, cards=()
     )

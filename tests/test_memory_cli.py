@@ -13,8 +13,8 @@ from estimates import estimate, on_card, step
 
 from hf_efficient.cli import main
 from hf_efficient.memory import cases
-from hf_efficient.memory.results import PARTS, Batch, CardFit
-from hf_efficient.memory.words import amount, apart, wrapped
+from hf_efficient.memory.results import PARTS, Batch, CardFit, Estimate
+from hf_efficient.memory.words import amount, apart, digits, verdict, wrapped
 from hf_efficient.merge import make_plan
 
 BASE = ["memory", "--model", "Qwen/Qwen3-0.6B", "--seq-len", "2048"]
@@ -26,14 +26,30 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What the command asks for; the answers grow with the batch, and batch 8 is over 11.2 GiB."""
     calls: list[dict[str, Any]] = []
 
-    def fake(plan: Any, model: str, *, batch: Batch, machine: Any = None, gpus: int = 1) -> Any:
+    def fake(plan: Any, model: str, *, batch: Batch, machine: Any = None, gpus: int = 1) -> Estimate:
         calls.append({"plan": plan, "model": model, "batch": batch, "machine": machine, "gpus": gpus})
         names = ", ".join(trick.name for trick in plan.tricks)
-        made = estimate(timeline=step(scale=batch.size / 8), model=model, batch=batch, plan=names, cards=CARDS)
+        made = estimate(
+            timeline=step(scale=batch.size / 8), model=model, batch=batch, plan=names, cards=CARDS, gpus=gpus
+        )
         return on_card(made, gpu=machine.gpu, capacity=11.2) if machine else made
 
+    def shared(plan: Any, model: str, **asked: Any) -> Any:
+        found = fake(plan, model, **asked)
+        kinds = [_stage("none", found, None), _stage("zero(1)", None), _stage("zero(3)", found, 0.062)]
+        least = kinds[2] if found.fits else None
+        row = {"least": least and least.plan, "stages": []}
+        return SimpleNamespace(asked=found, stages=kinds, least=least, row=lambda: row)
+
     monkeypatch.setitem(sys.modules, "hf_efficient.memory.estimate", SimpleNamespace(estimate=fake))
+    monkeypatch.setitem(sys.modules, "hf_efficient.memory.stages", SimpleNamespace(stages=shared))
     return calls
+
+
+def _stage(plan: str, found: Estimate | None, costs: float | None = None) -> Any:
+    fits, rate = (found.fits, 4 * (found.tokens_per_s or 0)) if found else (None, None)
+    why = "" if found else f"{plan} wants another model."
+    return SimpleNamespace(plan=plan, estimate=found, fits=fits, costs=costs, why=why, tokens_per_s=rate)
 
 
 def _run(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
@@ -132,6 +148,75 @@ def test_the_text_of_several(asked: list[Any], capsys: pytest.CaptureFixture[str
     assert text.count("T4: 11.2 GiB usable of 1") == 1
     assert "3: to make it fit: halve" in text
     assert "1: to make it fit" not in text
+
+
+def test_the_card_and_the_speed_of_one(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """With --gpu: what nvidia-smi shows, the time of a step, and its parts as shares, those of nothing left out."""
+    text = _run(capsys, "lean", "--batch-size", "4", "--gpu", "rtx4090")
+    assert "reserved        6.49  with what PyTorch's allocator keeps" in text
+    assert "on the card     7.99  as nvidia-smi shows it" in text
+    assert "a step takes 2 s: 4,096 tokens/s, 40 % of the card's peak (MFU)" in text
+    spent = "products 50 %, attention 10 %, moving data 25 %, waiting for Python 5 %, update 10 %"
+    assert f"its time goes into {spent}\n" in text
+    alone = _run(capsys, "lean", "--batch-size", "4")
+    assert "on the card" not in alone
+    assert "tokens/s" not in alone
+
+
+def test_the_cards_and_speeds_of_several(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """A row each of what it takes in all and how fast it is; without a card there is no speed."""
+    lines = _run(capsys, "lean", "--batch-size", "2,4", "--gpu", "T4").splitlines()
+    head = next(number for number, line in enumerate(lines) if "reserved" in line)
+    assert lines[head] == "GiB   allocated  reserved  on the card  s/step  tokens/s"
+    assert lines[head + 2] == "2          6.24      6.49         7.99       2     4,096"
+    assert "GiB   allocated  reserved\n" in _run(capsys, "lean", "--batch-size", "2,4")
+
+
+def test_each_sharding_has_a_row(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """With --gpus: what each takes, tokens/s of all GPUs, a reason where it cannot be, and the least that fits."""
+    options = ["lean", "--batch-size", "4", "--gpus", "4"]
+    text = _run(capsys, *options, "--gpu", "T4")
+    assert len(asked) == 1
+    assert "of each of 4 GPUs, by sharding (tokens/s of all):" in text
+    assert "\nnone          6.24      6.49         7.99   yes       2    16,384\n" in text
+    assert "\nzero(1)  zero(1) wants another model.\n" in text
+    assert "least sharding that fits: zero(3), costs 6 % of the speed of none\n" in text
+    assert "4,096 tokens/s per GPU, 16,384 over 4 GPUs" in text
+    assert "no sharding fits on 4 x T4" in _run(
+        capsys, "lean", "--batch-size", "8", *options[3:], "--gpu", "T4", code=1
+    )
+    assert "\nnone          6.24      6.49   card 2\n" in _run(capsys, *options)
+
+
+def test_json_has_the_shardings(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """One plan at one batch on several GPUs has `sharding` beside the estimate; several estimates have none."""
+    options = ["--gpus", "4", "--gpu", "T4", "--json"]
+    one = json.loads(_run(capsys, "lean", "--batch-size", "4", *options))
+    assert one["sharding"]["least"] == "zero(3)"
+    assert one["fits"] is True
+    several = json.loads(_run(capsys, "lean", "--batch-size", "2,4", *options))
+    assert not any("sharding" in row for row in several["estimates"])
+    assert "sharding" not in json.loads(_run(capsys, "lean", "--batch-size", "4", "--gpu", "T4", "--json"))
+
+
+@pytest.mark.parametrize(
+    ("margin", "fits", "tight", "text"),
+    [
+        (2.0, True, False, "fits with 2.00 GiB to spare"),
+        (0.25, True, True, "fits, but only just: 256 MiB to spare, and it costs speed to find room"),
+        (0.125, False, False, "does not fit: no more than 128 MiB left"),
+        (-2.0, False, False, "does not fit: 2.00 GiB over"),
+    ],
+)
+def test_the_verdict_says_how_near_the_limit_is(margin: float, fits: bool, tight: bool, text: str) -> None:
+    """What fits by luck of the allocator is told from what fits, and no amount is negative."""
+    assert verdict(estimate(capacity_gib=24.0, margin_gib=margin, fits=fits, tight=tight)) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.8258, "0.826"), (12.34, "12.3"), (999.4, "999"), (39680.4, "39,680")])
+def test_speeds_have_three_digits_or_are_whole(value: float, text: str) -> None:
+    """Seconds and tokens are written without exponents."""
+    assert digits(value) == text
 
 
 def test_pictures_are_written_and_told(asked: list[Any], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

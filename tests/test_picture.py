@@ -45,7 +45,7 @@ def test_an_svg_names_everything(tmp_path: Path) -> None:
         "batch 8 x 2048",
         "logits 4.60",
         f"peak: 12.5 GiB, {LABEL}",
-        "12.5 GiB of tensors, 13.5 GiB needed on the card",
+        "12.5 GiB of tensors, 13.5 GiB with PyTorch's cache and CUDA itself",
         "RTX 4090 (11.2 GiB): does not fit: 2.29 GiB over",
         "RTX 4090: 11.2 GiB",
         "PyTorch's cache and CUDA itself",
@@ -142,7 +142,16 @@ def test_a_failure_leaves_the_old_file(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_the_bar_ends_where_the_verdict_counts(tmp_path: Path) -> None:
-    """What a card is judged by is drawn, also where only the margin is known; so a bar over the line does not fit."""
-    known = estimate(device_gib=None, reserved_gib=None, gpu="RTX 4070", capacity_gib=11.2, margin_gib=-3.0, fits=False)
+    """What a card is judged by is drawn, so that a bar over the line does not fit: capacity less margin."""
+    known = on_card(estimate(), gpu="RTX 4070", capacity=11.2)
+    assert known.taken_gib == pytest.approx((known.capacity_gib or 0) - (known.margin_gib or 0))
     picture.draw([known], tmp_path / "over.svg")
-    assert "12.5 GiB of tensors, 14.2 GiB needed on the card" in _words(tmp_path / "over.svg")
+    assert "13.5 GiB with PyTorch's cache and CUDA itself" in _words(tmp_path / "over.svg")
+
+
+def test_without_a_card_only_the_cache_is_added(tmp_path: Path) -> None:
+    """CUDA's own memory differs from card to card, and is drawn where one is named."""
+    picture.draw([estimate()], tmp_path / "any.svg")
+    words = _words(tmp_path / "any.svg")
+    assert "13.0 GiB with PyTorch's cache" in words
+    assert "CUDA" not in words

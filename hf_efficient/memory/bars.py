@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.memory.results import PARTS, Estimate
-from hf_efficient.memory.words import Unit, amount, needed, unit, verdict, would_do, wrapped
+from hf_efficient.memory.words import Unit, amount, unit, verdict, would_do, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +16,8 @@ COLOURS = dict(zip(PARTS, ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
 """Okabe and Ito, "Color Universal Design", 2008: told apart by people with any kind of colour blindness."""
 LIGHT_LETTERS = ("weights", "optimizer", "logits")
 """Parts whose colour is dark."""
-OTHER = "PyTorch's cache and CUDA itself"
+CACHE = "PyTorch's cache"
+OTHER = f"{CACHE} and CUDA itself"
 LINE, BAR, GAP = 0.235, 0.5, 0.23
 """Inches of a line of text, of a bar, and between two estimates."""
 LETTERS = 62
@@ -62,7 +63,8 @@ def legend(figure: Figure, estimates: Sequence[Estimate], *, place: tuple[float,
         for part, colour in COLOURS.items()
     ]
     if any(_drawn(e) > e.allocated_gib for e in estimates):
-        patches.append(Patch(facecolor="white", edgecolor="#777777", hatch="////", label=OTHER))
+        label = OTHER if any(e.beside_gib for e in estimates) else CACHE
+        patches.append(Patch(facecolor="white", edgecolor="#777777", hatch="////", label=label))
     figure.legend(
         handles=patches, loc="upper left", bbox_to_anchor=place, ncols=3, frameon=False, fontsize=11,
         handlelength=1.2, columnspacing=1.4, borderaxespad=0,
@@ -71,7 +73,7 @@ def legend(figure: Figure, estimates: Sequence[Estimate], *, place: tuple[float,
 
 def _drawn(estimate: Estimate) -> float:
     """Return where the bar ends."""
-    whole = needed(estimate)
+    whole = estimate.taken_gib
     return whole if whole <= FAR * estimate.allocated_gib else estimate.allocated_gib
 
 
@@ -88,10 +90,10 @@ def _lines(axes: Axes, lines: Sequence[str], y: float, **style: Any) -> float:
 
 
 def _above(estimate: Estimate, name: str) -> list[str]:
-    whole = needed(estimate)
-    card = f", {amount(whole)} needed on the card" if whole > estimate.allocated_gib else ""
-    why = f" with {OTHER}" if whole > _drawn(estimate) else ""
-    told = f"{amount(estimate.allocated_gib)} of tensors{card}{why}"
+    whole = estimate.taken_gib
+    other = OTHER if estimate.beside_gib else CACHE
+    told = f"{amount(estimate.allocated_gib)} of tensors"
+    told += f", {amount(whole)} with {other}" if whole > estimate.allocated_gib else ""
     together = wrapped(f"{name}{': ' if name else ''}{told}", LETTERS)
     return together if len(together) == 1 or not name else [*wrapped(f"{name}:", LETTERS), *wrapped(told, LETTERS)]
 

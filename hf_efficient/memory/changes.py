@@ -8,11 +8,11 @@ from itertools import combinations
 from math import prod
 from typing import NamedTuple
 
-from hf_efficient.memory.fit import needed
 from hf_efficient.memory.results import Batch, Estimate
 from hf_efficient.memory.timeline import profile
 from hf_efficient.merge import make_plan
 from hf_efficient.plan import Plan
+from hf_efficient.trick import Trick
 
 Again = Callable[[Plan, Batch], Estimate]
 Phases = Mapping[str, Mapping[str, float]]
@@ -104,7 +104,7 @@ def _together_found(plan: Plan, batch: Batch, now: Estimate, alone: Sequence[_Tr
 
 def _sentence(words: str, estimate: Estimate, chosen: Sequence[Change]) -> str:
     costs = "; ".join(dict.fromkeys(change.costs for change in chosen))
-    return f"{words}: needs {needed(estimate):.1f} GiB (costs {costs})"
+    return f"{words}: needs {estimate.taken_gib:.1f} GiB (costs {costs})"
 
 
 def _estimate(plan: Plan, batch: Batch, chosen: Sequence[Change], again: Again) -> tuple[Estimate | None, str]:
@@ -185,9 +185,13 @@ def _changed(plan: Plan, batch: Batch, chosen: Sequence[Change]) -> tuple[Plan, 
 
 
 def _with(plan: Plan, spelling: str) -> Plan:
-    """Return the plan with a trick in the place of those of its family; what you set stays."""
     (new,) = make_plan(spelling).tricks
-    changed = make_plan(*(trick for trick in plan.tricks if trick.family != new.family), new)
+    return in_place(plan, new.family, new)
+
+
+def in_place(plan: Plan, family: str, *new: Trick) -> Plan:
+    """Return the plan with these tricks in the place of those of a family; what you set stays."""
+    changed = make_plan(*(trick for trick in plan.tricks if trick.family != family), *new)
     for setting in plan.settings:
         if setting.by == "you":
             changed = changed.override(setting.target, {setting.key: setting.value}, by="you")

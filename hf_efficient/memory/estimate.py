@@ -14,7 +14,7 @@ from hf_efficient.effective_batch import at_processes
 from hf_efficient.machine import Machine
 from hf_efficient.memory.assemble import assemble, quiet
 from hf_efficient.memory.build import body_of
-from hf_efficient.memory.changes import cheapest
+from hf_efficient.memory.changes import Again, cheapest
 from hf_efficient.memory.context import workspace_mib
 from hf_efficient.memory.fit import judged
 from hf_efficient.memory.inputs import lengths_assumed
@@ -55,10 +55,17 @@ def estimate(
 
     Raises ValueError for what cannot be built, a forward pass that depends on data, and impossible batches.
     """
-    require_plan(plan)
-    _check(batch, machine, gpus)
+    again = estimator(model, machine=machine, gpus=gpus, prepared_for_kbit=prepared_for_kbit)
+    found = again(plan, batch)
+    return replace(found, changes=tuple(cheapest(plan, batch, found, again))) if found.fits is False else found
+
+
+def estimator(model: Any, *, machine: Machine | None, gpus: int, prepared_for_kbit: bool = False) -> Again:
+    """Return what estimates `model` under a plan and a batch as `estimate` does, but for the changes to make it fit."""
 
     def again(plan: Plan, batch: Batch) -> Estimate:
+        require_plan(plan)
+        _check(batch, machine, gpus)
         asked = _Asked(_settled(plan, batch, gpus), model, batch, machine, gpus, prepared_for_kbit)
         with warnings.catch_warnings(), quiet(), random_numbers_kept():
             warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by old names
@@ -66,8 +73,7 @@ def estimate(
             warnings.simplefilter("ignore", RuntimeWarning)
             return _estimated(asked)
 
-    found = again(plan, batch)
-    return replace(found, changes=tuple(cheapest(plan, batch, found, again))) if found.fits is False else found
+    return again
 
 
 class _Asked(NamedTuple):

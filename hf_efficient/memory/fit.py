@@ -18,6 +18,12 @@ DRIVER_GIB = 1.1
 PCIE_GB_S = 64.0
 """1e9 bytes/s per direction of the fastest PCIe in the table: a faster link is NVLink or the like."""
 
+RESTS = (
+    "The speed rests on the card's ceilings, of which each kernel is taken to get the share that it gets in published "
+    "runs; torch.compile and fused kernels count by published ranges, and data are there in time. How far off that is: "
+    "docs/memory.md."
+)
+
 
 def beside(machine: Machine, gpus: int) -> Mapping[str, float]:
     """Return the GiB that a process takes of a card outside PyTorch's allocator, by what takes them."""
@@ -34,7 +40,14 @@ def timed(estimate: Estimate, machine: Machine) -> Estimate:
         return estimate
     tokens = estimate.demand.tokens * estimate.demand.micro_batches
     parts = {name: value for name, value in found._asdict().items() if name not in ("step_s", "mfu")}
-    return replace(estimate, step_s=found.step_s, tokens_per_s=tokens / found.step_s, mfu=found.mfu, seconds=parts)
+    return replace(
+        estimate,
+        step_s=found.step_s,
+        tokens_per_s=tokens / found.step_s,
+        mfu=found.mfu,
+        seconds=parts,
+        assumptions=(*estimate.assumptions, RESTS),
+    )
 
 
 def judged(estimate: Estimate, machine: Machine | None, plan: Plan) -> Estimate:
@@ -50,11 +63,12 @@ def on_card(estimate: Estimate, machine: Machine) -> Estimate:
     """Return the estimate with what it takes of a card, whose allocator gives back what it caches when it is full."""
     outside = beside(machine, estimate.gpus)
     usable = machine.memory_gib - sum(outside.values()) - SPARE_GIB
-    wanted = needed(estimate)
-    reserved, fits, said = wanted, wanted <= usable, ()
+    wanted = estimate.held_gib
+    reserved, fits, tight = wanted, wanted <= usable, False
+    said: tuple[str, ...] = ()
     if not fits and estimate.reserve is not None and max(estimate.moments.values()) <= usable:
         replayed = estimate.reserve.on(int(usable * GIB))
-        fits = replayed.fits
+        fits = tight = replayed.fits
         if fits:
             reserved, said = usable, (_retries(replayed.retries),)
     taken = reserved + sum(outside.values())
@@ -67,6 +81,7 @@ def on_card(estimate: Estimate, machine: Machine) -> Estimate:
         capacity_gib=machine.memory_gib,
         margin_gib=machine.memory_gib - taken,
         fits=fits,
+        tight=tight,
         assumptions=(*estimate.assumptions, *said),
     )
 
@@ -77,11 +92,6 @@ def _retries(times: int) -> str:
         f"Near the limit: the allocator gives back what it caches and asks the card again, {often}; each time waits "
         "for the card and costs speed. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True caches less."
     )
-
-
-def needed(estimate: Estimate) -> float:
-    """Return the GiB that PyTorch's allocator holds at the most, on a card without end."""
-    return max(estimate.reserved_gib or 0.0, estimate.allocated_gib, *estimate.moments.values())
 
 
 def lacking(plan: Plan, card: Machine) -> list[str]:

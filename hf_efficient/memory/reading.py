@@ -131,7 +131,7 @@ def _require_one_precision(model: Mapping[str, Any], mixed: str | None) -> None:
 def _assumptions(plan: Plan, mixed: str | None) -> list[str]:
     trainer, said = plan["trainer"], []
     if trainer.get("torch_compile") or plan["accelerator"].get("dynamo_plugin"):
-        said.append("torch.compile is not modelled: the figures are those without it, and it usually needs less.")
+        said.append("torch.compile's memory is not modelled: it is that without it, which is usually more.")
     if plan["model"].get("quantization_config") and plan.engine != "NO":
         said.append("4-bit weights under DeepSpeed or FSDP were not run here: try a step before you rent the cards.")
     if plan["collator"].get("padding_free"):

@@ -86,6 +86,8 @@ class Estimate:
     capacity_gib: float | None = None
     """What a process can use of that card."""
     fits: bool | None = None
+    tight: bool = False
+    """It fits only because PyTorch's allocator gives back what it caches, which costs speed."""
     margin_gib: float | None = None
     """What is left of the capacity; negative where it does not fit."""
     breakdown: Mapping[str, float]
@@ -113,6 +115,16 @@ class Estimate:
     """What is allocated and freed, to be replayed on a card."""
     demand: Demand | None = field(default=None, repr=False)
     """What an update asks of any card."""
+
+    @property
+    def held_gib(self) -> float:
+        """Return what PyTorch's allocator holds at the highest moment of the run, checkpoints and evaluation in it."""
+        return max(self.reserved_gib or 0.0, self.allocated_gib, *self.moments.values())
+
+    @property
+    def taken_gib(self) -> float:
+        """Return what the process takes of the card: what the allocator holds, and what lies beside it."""
+        return self.held_gib + sum(self.beside_gib.values())
 
     def row(self) -> dict[str, Any]:
         """Return the estimate as JSON has it."""

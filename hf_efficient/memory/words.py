@@ -60,14 +60,23 @@ def verdict(estimate: Estimate) -> str:
     margin = estimate.margin_gib
     if margin is None:
         return "fits" if estimate.fits else "does not fit"
-    return f"fits with {amount(margin)} to spare" if estimate.fits else f"does not fit: {amount(-margin)} over"
+    if estimate.tight:
+        return f"fits, but only just: {amount(margin)} to spare, and it costs speed to find room"
+    if estimate.fits:
+        return f"fits with {amount(margin)} to spare"
+    return (
+        f"does not fit: {amount(-margin)} over" if margin < 0 else f"does not fit: no more than {amount(margin)} left"
+    )
 
 
-def needed(estimate: Estimate) -> float:
-    """Return the GiB that a card should have: those that the verdict counts, else all that are known to be taken."""
-    if estimate.capacity_gib is not None and estimate.margin_gib is not None:
-        return estimate.capacity_gib - estimate.margin_gib
-    return max(estimate.device_gib or 0, estimate.reserved_gib or 0, estimate.allocated_gib)
+def digits(value: float) -> str:
+    """Return a number to three digits, or whole with commas where it has more."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+
+
+def rate(estimate: Estimate) -> str:
+    """Return what `tokens_per_s` counts: rows of what has no tokens, such as images."""
+    return "tokens/s" if estimate.batch.seq_len else "rows/s"
 
 
 def would_do(estimate: Estimate, most: int = 3) -> str:
