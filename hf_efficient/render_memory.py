@@ -125,7 +125,8 @@ def _least(sharding: Sharding) -> list[str]:
         return [f"no sharding fits on {asked.gpus} x {asked.gpu}"]
     base = next(stage.plan for stage in sharding.stages if stage.estimate)
     told = [f"least sharding that fits: {least.plan}", "but only just" if least.estimate.tight else ""]
-    told += [_cost(least.costs, base) if least.plan != base and least.costs is not None else "", _host(least.estimate)]
+    told += [_cost(least.costs, base) if least.plan != base and least.costs is not None else ""]
+    told += [_host(least.estimate) if least.estimate.host_gib != asked.host_gib else ""]
     more = [sentence for sentence in least.estimate.assumptions if sentence not in asked.assumptions]
     return [", ".join(filter(None, told)), *(f"{least.plan}: assumed: {sentence}" for sentence in more)]
 

@@ -104,7 +104,8 @@ def _together_found(plan: Plan, batch: Batch, now: Estimate, alone: Sequence[_Tr
 
 def _sentence(words: str, estimate: Estimate, chosen: Sequence[Change]) -> str:
     costs = "; ".join(dict.fromkeys(change.costs for change in chosen))
-    return f"{words}: needs {estimate.taken_gib:.1f} GiB (costs {costs})"
+    just = ", which only just fits" if estimate.tight else ""
+    return f"{words}: needs {estimate.taken_gib:.1f} GiB{just} (costs {costs})"
 
 
 def _estimate(plan: Plan, batch: Batch, chosen: Sequence[Change], again: Again) -> tuple[Estimate | None, str]:

@@ -108,9 +108,15 @@ def _named(name: str) -> tuple[Trick, ...]:
 
 
 def _refuse(plan: Plan) -> None:
-    """Raise Conflict for what estimates well and would stop before its first step."""
-    refuse_unsharded_optimizer(plan, read(plan).optimizer["name"])
+    """Raise ValueError for what can be estimated, and would stop before its first step or not shard as it says."""
+    run = read(plan)
+    refuse_unsharded_optimizer(plan, run.optimizer["name"])
     own_checkpointing(plan, "trainer")
+    if run.quantization and run.zero.get("stage") == 3:
+        raise ValueError(
+            "Stage 3 shards no quantized weights, because transformers does not partition such a model: take zero(2), "
+            "which shards the rest."
+        )
 
 
 def _compared(asked: Estimate, ranks: Iterable[Sequence[Stage]]) -> Sharding:
