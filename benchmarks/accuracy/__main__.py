@@ -105,7 +105,7 @@ def seen(row: Row) -> bool:
 
 
 def document(
-    groups: dict[str, Any], chosen: list[Row], found: dict[str, Any], predicted: dict[str, float]
+    groups: dict[str, Any], chosen: list[Row], found: dict[str, Any], predicted: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the results with what made them."""
     from importlib.metadata import version
@@ -119,8 +119,8 @@ def document(
         result = found.get(row.id, {})
         kept = {key: result[key] for key in KEPT if key in result}
         told = {name: getattr(row, name) for name in ("id", "group", "model", "setting", "published", "gpu", "marks")}
-        timed = {"tokens_per_s": row.tokens_per_s, "predicted_s": predicted.get(row.id)} if row.tokens_per_s else {}
-        rows.append({**told, "error_percent": report.error(row, result), **kept, **timed})
+        told |= {"ran": row.ran} if row.group == "fit" else {}
+        rows.append({**told, "error_percent": report.error(row, result), **kept, **predicted.get(row.id, {})})
     made = {
         "command": "make accuracy",
         "date": str(date.today()),

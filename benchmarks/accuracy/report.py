@@ -90,8 +90,8 @@ def fit(its: Sequence[Row], found: Mapping[str, Any], *, verbose: bool) -> dict[
     return said("fit", figures)
 
 
-def speed(rows: Sequence[Row], found: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
-    """Print every published speed beside the one predicted without its source; return figures and predicted seconds."""
+def speed(rows: Sequence[Row], found: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Print every published speed beside the one predicted without its source; return figures and seconds."""
     chosen = [*speeds.runs(rows, found)]
     predicted = speeds.left_out(chosen)
     print(f"\nspeed: {len(chosen)} rows, each predicted with efficiencies found without its source")
@@ -114,7 +114,8 @@ def speed(rows: Sequence[Row], found: Mapping[str, Any]) -> tuple[dict[str, Any]
     }
     print(f"  all: {summary.words(figures)}; rows of the group alone: median {figures['group_median'] or 0:.1f} %")
     print(f"  pairs of plans that differ by more than {speeds.DIFFER - 1:.0%}: {right} of {every} in the right order")
-    return said("speed", figures), predicted
+    times = {run.row.id: {"published_s": run.seconds, "predicted_s": predicted[run.row.id]} for run in chosen}
+    return said("speed", figures), times
 
 
 def _errors(chosen: Sequence[Run], predicted: Mapping[str, float], source: str = "") -> list[float]:

@@ -51,7 +51,8 @@ def on_card(estimate: Estimate, machine: Machine) -> Estimate:
     outside = beside(machine, estimate.gpus)
     usable = machine.memory_gib - sum(outside.values()) - SPARE_GIB
     wanted = needed(estimate)
-    reserved, fits, said = wanted, wanted <= usable, ()
+    reserved, fits = wanted, wanted <= usable
+    said: tuple[str, ...] = ()
     if not fits and estimate.reserve is not None and max(estimate.moments.values()) <= usable:
         replayed = estimate.reserve.on(int(usable * GIB))
         fits = replayed.fits
