@@ -2,8 +2,8 @@
 
     python benchmarks/accuracy [--rows FILE] [--group NAME] [--id F0364,...] [--json FILE]
 
-Prints every row (id, model, setting, published and traced GiB, signed error), and median, 90th percentile and worst of
-each group. Exit code 1 when a group misses its limit.
+Prints every row (id, model, setting, published and predicted figure, signed error), and median, 90th percentile and
+worst of each group. Exit code 1 when a group misses its limit.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import releases
+import report
 import rows as table_of
-import summary
 from rows import Row
 
+GROUPS = [*table_of.JUDGED, *table_of.SHOWN]
+KEPT = ("with", "traced", "reserved", "device", "peak_at", "fits", "error")
 WORKERS = 2
 """Processes at a time, each on one core."""
 
@@ -58,68 +60,12 @@ def _by_one(its: list[Row], table: Path, environment: dict[str, str]) -> list[di
     return list(found.values())
 
 
-def line(row: Row, result: dict[str, Any], other: dict[str, Any] | None) -> str:
-    """Return what is printed of a row."""
-    start = f"{row.id} {row.model:<18} {row.setting:<66}"
-    if "error" in result:
-        return f"{start} OUT: {result['error']}"
-    if row.group == "fit":
-        ended = "ran" if row.ran else "out of memory"
-        return f"{start} {ended:<13} traced {result['traced']:7.2f} GiB, {verdict(row, result)}"
-    said = [*row.marks]
-    if other is not None and "traced" in other and row.published:
-        said.append(f"with {table_of.SILENT}: {summary.error(row.published, other['traced']):+.2f} %")
-    signed = f"{summary.error(row.published, result['traced']):+7.2f} %" if row.published else "     no figure"
-    return f"{start} {row.published or 0:8.3f} {result['traced']:8.3f} {signed}  {'; '.join(said)}"
-
-
-def verdict(row: Row, result: dict[str, Any]) -> str:
-    """Return whether the product says that a row fits on its card, and whether it did."""
-    if result.get("fits") is None:
-        return f"no card: {row.gpu}"
-    said = "fits" if result["fits"] else "does not fit"
-    return f"{said} on {row.gpu}: {'right' if result['fits'] == row.ran else 'WRONG'}"
-
-
-def report(group: str, its: list[Row], found: dict[str, Any], *, verbose: bool) -> dict[str, Any]:
-    """Print a group; return its figures."""
-    beside = "" if group in table_of.JUDGED else " (for information: what is allocated, held to no limit)"
-    print(f"\n{group}: {len(its)} rows{beside}")
-    errors, out, right = [], 0, []
-    for row in its:
-        result = found[row.id]
-        print(line(row, result, found.get(f"{row.id} {table_of.SILENT}")))
-        out += "error" in result
-        if verbose:
-            print(
-                "      ",
-                result.get("where") or {key: result.get(key) for key in ("peak_at", "moments", "breakdown", "seconds")},
-            )
-        if "traced" in result and row.published and group != "fit":
-            errors.append(summary.error(row.published, result["traced"]))
-        if row.group == "fit" and result.get("fits") is not None:
-            right.append(result["fits"] == row.ran)
-    figures: dict[str, Any] = {"rows": len(its), "in": len(its) - out, "out": out, **summary.of(errors)}
-    if errors:
-        print(
-            f"  in {len(its) - out}, out {out}: median {figures['median']:.2f} %, 90th {figures['p90']:.2f} %, worst "
-            f"{figures['worst']:.2f} %, signed median {figures['signed_median']:+.2f} %"
-        )
-    if right:
-        figures["labels_right"] = sum(right)
-        print(f"  in {len(its) - out}, out {out}: {sum(right)} of {len(right)} labels right")
-    figures["missed"] = summary.missed(group, figures)
-    for sentence in figures["missed"]:
-        print("  missed:", sentence)
-    return figures
-
-
 def options() -> argparse.Namespace:
     """Return what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, default=table_of.TABLE)
     parser.add_argument("--group", help="comma list; all without it")
-    parser.add_argument("--id", help="comma list of rows, those of speed too")
+    parser.add_argument("--id", help="comma list of rows")
     parser.add_argument("--json", type=Path)
     parser.add_argument("-v", action="store_true", help="print where the peak is, and where a row failed")
     return parser.parse_args()
@@ -130,32 +76,37 @@ def main() -> int:
     asked = options()
     table = asked.rows.resolve()
     every = table_of.read(table)
-    groups = asked.group.split(",") if asked.group else [*table_of.JUDGED, *table_of.SHOWN]
+    groups = asked.group.split(",") if asked.group else GROUPS
     ids = asked.id.split(",") if asked.id else None
     chosen = [row for row in every if (row.id in ids if ids else row.group in groups)]
-    traced = [row for row in chosen if row.group != "speed" or ids]
     again = [
         replace(row, id=f"{row.id} {table_of.SILENT}", transformers=table_of.SILENT, peft=table_of.PEFT)
-        for row in traced
+        for row in chosen
         if row.silent
     ]
-    found = results([*traced, *again], table)
-    made: dict[str, Any] = {}
-    for group in (
-        [g for g in groups if g != "speed" and any(row.group == g for row in traced)]
-        if not ids
-        else {r.group: 0 for r in traced}
-    ):
-        made[group] = report(group, [row for row in traced if row.group == group], found, verbose=asked.v)
-    times = len(chosen) - len(traced)
-    if times:
-        print(f"\nspeed: {times} rows publish times and no memory: none is held here")
+    found = results([*chosen, *again], table)
+    chosen += [replace(row, group="nvidia-smi", published=row.nvidia_smi) for row in chosen if seen(row)]
+    made = {group: its for group in [*GROUPS, "nvidia-smi"] if (its := [row for row in chosen if row.group == group])}
+    figures = {
+        group: report.report(group, its, found, verbose=asked.v)
+        for group, its in made.items()
+        if group not in ("fit", "speed")
+    }
+    figures["fit"] = report.fit(chosen, found, verbose=asked.v)
+    figures["speed"], predicted = report.speed([row for row in chosen if row.group != "nvidia-smi"], found)
     if asked.json:
-        asked.json.write_text(json.dumps(document(made, chosen, found), indent=1) + "\n")
-    return int(any(figures["missed"] for group, figures in made.items() if group in table_of.JUDGED))
+        asked.json.write_text(json.dumps(document(figures, chosen, found, predicted), indent=1) + "\n")
+    return int(any(each["missed"] for each in figures.values()))
 
 
-def document(groups: dict[str, Any], chosen: list[Row], found: dict[str, Any]) -> dict[str, Any]:
+def seen(row: Row) -> bool:
+    """Say whether nvidia-smi is published of a run whose allocated bytes are known."""
+    return row.group == "hf-1gpu-allocated" and row.nvidia_smi is not None
+
+
+def document(
+    groups: dict[str, Any], chosen: list[Row], found: dict[str, Any], predicted: dict[str, Any]
+) -> dict[str, Any]:
     """Return the results with what made them."""
     from importlib.metadata import version
 
@@ -166,20 +117,10 @@ def document(groups: dict[str, Any], chosen: list[Row], found: dict[str, Any]) -
     rows = []
     for row in chosen:
         result = found.get(row.id, {})
-        kept = {key: result[key] for key in ("with", "traced", "peak_at", "fits", "error") if key in result}
-        signed = summary.error(row.published, result["traced"]) if row.published and "traced" in result else None
-        rows.append(
-            {
-                "id": row.id,
-                "group": row.group,
-                "model": row.model,
-                "setting": row.setting,
-                "published": row.published,
-                "error_percent": signed,
-                "marks": row.marks,
-                **kept,
-            }
-        )
+        kept = {key: result[key] for key in KEPT if key in result}
+        told = {name: getattr(row, name) for name in ("id", "group", "model", "setting", "published", "gpu", "marks")}
+        told |= {"ran": row.ran} if row.group == "fit" else {}
+        rows.append({**told, "error_percent": report.error(row, result), **kept, **predicted.get(row.id, {})})
     made = {
         "command": "make accuracy",
         "date": str(date.today()),

@@ -12,7 +12,7 @@ TABLE = Path(__file__).parents[2] / "../shared/measurements/published_training_m
 JUDGED = ("hf-1gpu-allocated", "hf-fsdp-allocated", "hf-fused-allocated", "other-allocated")
 """Groups whose figure is torch's peak of allocated bytes, which is what the tracer says."""
 SHOWN = ("reserved", "device", "fit", "speed")
-"""Groups shown beside: reserved bytes, nvidia-smi and times are not what the tracer says."""
+"""Groups of what follows from the trace: the allocator's bytes, nvidia-smi's, whether it fits, and times."""
 SILENT = "4.48.1"
 """Of a row that names no release of transformers."""
 SOURCES = {"requirements_granite.txt": ("4.45.0", "0.12.0")}
@@ -73,6 +73,8 @@ class Row:
     tokens_per_s: float | None = None
     """Of one GPU; of rows of tokens, the longest that a batch could have."""
     mfu: float | None = None
+    nvidia_smi: float | None = None
+    """GiB that nvidia-smi shows, of rows whose figure is another."""
     """Percent."""
 
     @property
@@ -172,6 +174,7 @@ def row(columns: dict[str, str]) -> Row:
         selective=kind[1] if kind else "",
         tokens_per_s=_speed(columns),
         mfu=float(columns["mfu"]) if columns["mfu"] else None,
+        nvidia_smi=float(columns["nvidia_smi_gib"]) if columns["nvidia_smi_gib"] else None,
     )
 
 

@@ -58,6 +58,7 @@ def fsdp(model: nn.Module, how: Mapping[str, Any], run: Run, ranks: int) -> Shar
 
 
 def units_of(model: nn.Module, flat: bool, alone: set[str]) -> list[Unit]:
+    """Return what FSDP gathers together, the root last. Raises ValueError for a model that names no layers."""
     layers = layer_units(model)
     if not layers:
         raise ValueError(

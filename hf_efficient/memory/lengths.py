@@ -25,7 +25,7 @@ def varies(batch: Batch) -> bool:
 def shorter(batch: Batch) -> Batch:
     """Return the batch at SHARE of its lengths."""
     cut = {name: max(1, round(SHARE * size)) for name in ("seq_len", "target_len") if (size := getattr(batch, name))}
-    return replace(batch, **cut)  # type: ignore[arg-type]
+    return replace(batch, **cut)
 
 
 def drawn(longest: Sequence[Change], short: Sequence[Change]) -> list[list[Change]]:

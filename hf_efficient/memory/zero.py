@@ -93,11 +93,13 @@ def _hidden(model: Any) -> int:
 
 
 def bucket_size(model: nn.Module, how: Mapping[str, Any]) -> int:
+    """Return how many gradients are reduced at once."""
     asked = how.get("reduce_bucket_size", 500_000_000)
     return _hidden(model) ** 2 if asked == "auto" else int(asked)
 
 
 def persistent(model: nn.Module, how: Mapping[str, Any]) -> int:
+    """Return up to how many numbers a weight has that stage 3 leaves gathered."""
     asked = how.get("stage3_param_persistence_threshold", 100_000)
     return PERSISTENT * _hidden(model) if asked == "auto" else int(asked)
 
