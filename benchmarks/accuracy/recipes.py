@@ -57,7 +57,9 @@ def plan_of(row: Row) -> Plan:
         kind = "eager" if row.attention.startswith("eager") else "flash_attention_2"
         tricks.append(_trick("attention", model={"attn_implementation": kind}))
     if row.checkpointing:
-        reentrant = {"activation_checkpointing_kwargs": {"use_reentrant": True}}  # the default of transformers 4
+        # the default of transformers 4; fsdp_qlora wraps layers inside of FSDP's units, which then keep no inputs
+        inside = "AnswerDotAI" in row.source
+        reentrant = {"activation_checkpointing_kwargs": {"use_reentrant": not inside}}
         tricks.append(_trick("checkpointing", trainer={"activation_checkpointing": True, **reentrant}))
     if row.sharded:
         apart = {"ignored_modules": r".*\.lora_[AB]"} if row.kernels and row.four_bits else {}

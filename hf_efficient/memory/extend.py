@@ -111,6 +111,7 @@ class _Longer:
         self.stack, self.more, self.after, self.pattern = stack, more, after, pattern
         self.keys = {((phase, self._long(unit)), number): key for ((phase, unit), number), key in keys.items()}
         self.short = dict(keys)
+        self.owner = {key: (*place, number) for (place, number), key in keys.items()}
         self.made: dict[int, range] = {}
         """Key of a storage of the unit that is copied -> those of the copies."""
         self.first: dict[tuple[str, int], int] = {}
@@ -126,7 +127,7 @@ class _Longer:
         begun: set[str] = set()
         for segment in cut:
             if segment.stack != self.stack or segment.unit not in (self.after, self.after + 1):
-                out.append(segment._replace(unit=self._long(segment.unit)) if segment.stack == self.stack else segment)
+                out.append(self._beside(segment) if segment.stack == self.stack else segment)
                 continue
             copies = [self._copy(segment, unit) for unit in range(self.after + 1, self.after + 1 + self.more)]
             here = self._copy(segment, self._long(segment.unit))
@@ -161,6 +162,20 @@ class _Longer:
                 key = self._key(freed[0], unit + freed[1], freed[2])
             events.append(event._replace(key=key))
         return Segment(segment.phase, self.stack, unit, events)
+
+    def _beside(self, segment: Segment) -> Segment:
+        """Return a segment that is not copied. What it frees of the like units' is that of its neighbours now."""
+        unit = self._long(segment.unit)
+        near = {freed[:2] for freed in self.pattern.get(segment.phase, ()) if isinstance(freed, tuple)}
+        events = []
+        for event in segment.events:
+            phase, owner, number = self.owner.get(event.key, ("", BETWEEN, 0))
+            further = owner - segment.unit
+            moved = event.size < 0 and owner in (self.after, self.after + 1) and (phase, further) in near
+            if moved and segment.unit != BETWEEN and further:
+                event = event._replace(key=self._key(phase, unit + further, number))
+            events.append(event)
+        return segment._replace(unit=unit, events=events)
 
     def _at_an_end(self, unit: int, further: int) -> bool:
         """Say whether what the first or the last of the like units frees lies beyond them, as in the short trace."""

@@ -13,7 +13,7 @@ from hf_efficient.memory.fsdp1 import Flat
 from hf_efficient.memory.fsdp2 import Chunked, ends
 from hf_efficient.memory.reading import Run
 from hf_efficient.memory.record import Recorder, rounded
-from hf_efficient.memory.shares import Shares, Wrap, trained
+from hf_efficient.memory.shares import Shares, Wrap, trained, unpacked
 from hf_efficient.memory.units import Unit, layer_units, leaf_units, left_alone, measure, split
 from hf_efficient.memory.weights import Weight
 
@@ -37,19 +37,21 @@ def fsdp(model: nn.Module, how: Mapping[str, Any], run: Run, ranks: int) -> Shar
     offload = bool(how.get("cpu_offload", how.get("offload_params", False)))
     if offload and flat:
         raise ValueError("FSDP1 with offloaded weights has no estimate: take version 2 in fsdp_config.")
+    wrapped = _wrapped(model, units) if flat else ()
     updated = [w if w.path in alone else _mine(w, ranks, mixed, flat=flat) for w in trained(model)]
     if mixed:
         for name, parameter in model.named_parameters():
             if name not in alone and parameter.is_floating_point():
                 parameter.data = parameter.data.to(mixed)
     whole = sum(rounded(p.numel() * p.element_size()) for name, p in model.named_parameters() if name in alone)
-    stored, states = sum(unit.shard for unit in units), sum(w.numel * w.dtype.itemsize for w in updated)
+    shards = [unit.shard for unit in units]
+    stored, states = sum(shards), sum(w.numel * w.dtype.itemsize for w in updated)
     return Shares(
         weights=(0 if offload else stored) + whole + _beside(model),
         updated=updated,
-        pieces=()
-        if offload
-        else tuple(size for size in (*(unit.shard for unit in units), whole, _beside(model)) if size),
+        pieces=() if offload else tuple(filter(None, (*([] if flat else shards), whole, _beside(model)))),
+        wrapped=wrapped,
+        unpacked=unpacked(model),
         optimizer=0 if offload else None,
         host=stored + (1 + MOMENTS) * states if offload else 0,
         wrap=_wrap(units, alone, run, flat=flat, on_host=offload),
@@ -68,6 +70,16 @@ def units_of(model: nn.Module, flat: bool, alone: set[str]) -> list[Unit]:
         frozen = not all(p.requires_grad for p in model.parameters())
         return split(model, [*(leaf_units(model) if frozen else []), *layers], alone)
     return split(model, [*layers, *ends(model)], alone)
+
+
+def _wrapped(model: nn.Module, units: list[Unit]) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Return what wrapping takes of each unit: its weights go to the card, into one tensor, of which a part stays."""
+    weights = dict(model.named_parameters())
+    return tuple(
+        (tuple(weights[name].numel() * weights[name].element_size() for name in unit.names), unit.shard)
+        for unit in units
+        if unit.names
+    )
 
 
 def _wrap(units: list[Unit], alone: set[str], run: Run, *, flat: bool, on_host: bool) -> Wrap:

@@ -49,13 +49,14 @@ def reserve(
     where batches differ in length.
     """
     ours = accumulating and shares.wrap is None
+    again = ours and not short
     passes = _passes(cut, shares, ours)
     return Reserve(
         loading=[*_loading(shares, workspaces)],
         step=Round(
             passes=passes,
-            later=_closed([(("later", key), size, stream) for key, size, stream in _changes(cut)]) if ours else (),
-            micro_batches=2 if ours else 1,
+            later=_closed([(("later", key), size, stream) for key, size, stream in _changes(cut)]) if again else (),
+            micro_batches=2 if again else 1,
             clipping=_ending(ended, "clipping"),
             state=_state(ended, shares),
             update=[*_ending(ended, "optimizer"), *_in_passing(shares)],
@@ -68,7 +69,9 @@ def _loading(shares: Shares, workspaces: int) -> Iterable[Change]:
     """Yield weights, buffers and workspaces. Weights are quantized one by one, each from a 16-bit copy on the card."""
     if shares.unpacked:
         yield "unpacked", shares.unpacked, 0
-    for place, size in enumerate(shares.pieces or _cut(shares.weights)):
+    for place, unit in enumerate(shares.wrapped):
+        yield from _flattened(place, *unit)
+    for place, size in enumerate(shares.pieces or ([] if shares.wrapped else _cut(shares.weights))):
         yield ("weight", place), size, 0
     if shares.unpacked:
         yield "unpacked", -shares.unpacked, 0
@@ -78,6 +81,19 @@ def _loading(shares: Shares, workspaces: int) -> Iterable[Change]:
         yield ("buffer", place), size, 0
     for place in range(2):  # of the forward and the backward thread
         yield ("workspace", place), workspaces // 2, 0
+
+
+def _flattened(place: int, weights: Sequence[int], part: int) -> Iterable[Change]:
+    """Yield what FSDP1 takes to wrap a unit. Source: _init_flat_param, shard in torch/distributed/fsdp/_flat_param.py.
+
+    Trained weights become float32 later, which is left out: the part is there in float32 at once.
+    """
+    whole = sum(weights)
+    yield from (((place, number), size, 0) for number, size in enumerate(weights))
+    yield (place, "flat"), whole, 0
+    yield from (((place, number), -size, 0) for number, size in enumerate(weights))
+    yield (place, "part"), part, 0
+    yield (place, "flat"), -whole, 0
 
 
 def _cut(size: int) -> list[int]:

@@ -25,6 +25,8 @@ class Shares:
     """What the optimizer of this rank updates."""
     pieces: tuple[int, ...] = ()
     """Bytes of each storage of the weights; empty where that is not known."""
+    wrapped: tuple[tuple[tuple[int, ...], int], ...] = ()
+    """FSDP1's units: bytes of each weight as loaded, and of the part that one rank keeps; `pieces` are the others."""
     unpacked: int = 0
     """Bytes of the largest weight of those that are quantized when they are loaded, before it is."""
     optimizer: int | None = None
