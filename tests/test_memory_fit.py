@@ -9,7 +9,7 @@ import estimates
 import pytest
 
 from hf_efficient.machine import Machine
-from hf_efficient.memory.fit import SPARE_GIB, beside, on_card
+from hf_efficient.memory.fit import SPARE, beside, on_card
 from hf_efficient.memory.results import Estimate
 
 MADE = Machine(gpu="made", accelerator="cuda", capability=(8, 0), memory_gib=24.0)
@@ -29,7 +29,7 @@ def test_what_the_allocator_gives_back_makes_it_fit_only_just(
     over: float, replay_fits: bool, fits: bool, tight: bool
 ) -> None:
     """With less than it would hold, the allocator asks again: that fits where the replay does, and is said."""
-    usable = MADE.memory_gib - sum(beside(MADE, 1).values()) - SPARE_GIB
+    usable = (1 - SPARE) * MADE.memory_gib - sum(beside(MADE, 1).values())
     found = on_card(_estimate(usable + over, replay_fits=replay_fits), MADE)
     assert (found.fits, found.tight) == (fits, tight)
     assert any("Near the limit" in sentence and "2 times" in sentence for sentence in found.assumptions) == tight

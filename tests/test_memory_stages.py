@@ -12,7 +12,7 @@ import pytest
 
 from hf_efficient import Batch, Machine, make_plan
 from hf_efficient.memory import stages as place
-from hf_efficient.memory.fit import SPARE_GIB
+from hf_efficient.memory.fit import SPARE
 from hf_efficient.memory.results import GIB, Estimate
 from hf_efficient.memory.stages import NONE, Sharding, stages
 from hf_efficient.plan import Plan
@@ -76,7 +76,7 @@ def test_a_card_of_stage_1_needs_no_more() -> None:
     roomy = taken(found(80.0))
     assert found(80.0).least == found(80.0).stages[0]
     assert roomy[NONE].taken_gib > roomy["zero(1)"].taken_gib + 1
-    sharding = found(roomy["zero(1)"].taken_gib + SPARE_GIB + 0.01)
+    sharding = found(roomy["zero(1)"].taken_gib / (1 - SPARE) + 0.01)
     assert sharding.least == sharding.stages[1]
     assert taken(sharding)["zero(2)"] is sharding.asked
     assert taken(sharding)[NONE].fits is False

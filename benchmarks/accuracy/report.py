@@ -109,6 +109,7 @@ def speed(rows: Sequence[Row], found: Mapping[str, Any]) -> tuple[dict[str, Any]
         "rows": len(chosen),
         **summary.of(_errors(chosen, predicted)),
         "group_median": statistics.median(abs(e) for e in _errors(its, predicted)) if its else None,
+        "efficiency": speeds.calibrated(chosen)._asdict(),
         "pairs": every,
         "pairs_right": right,
     }

@@ -14,7 +14,7 @@ from rows import Row
 
 from hf_efficient.machine import Machine
 from hf_efficient.memory.demand import Demand
-from hf_efficient.memory.speed import EFFICIENCY, Efficiency, speed
+from hf_efficient.memory.speed import ATTENTION, EFFICIENCY, Efficiency, family, speed
 from hf_efficient.memory.traffic import Traffic
 from hf_efficient.memory.work import Kernel
 
@@ -22,8 +22,18 @@ DIFFER = 1.05
 """Two plans are a pair where one is at least so much faster."""
 UNCOSTED = ("fp8", "hand-written CUDA", "rows are shorter than seq")
 """Marks of rows whose kernels, or whose tokens, are not those of the trace."""
-SWEEPS = 3
-FACTORS = (0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.4)
+OLD = 2.0
+"""FlashAttention-2 is about twice as fast as FlashAttention, which llm-foundry ran in Triton (arXiv 2307.08691)."""
+FLAT = Efficiency(
+    product=dict.fromkeys(EFFICIENCY.product, 0.75), attention=dict.fromkeys(EFFICIENCY.attention, 0.5),
+    bandwidth=0.75, launch=1e-5, link=0.7, pcie=0.3, hidden=0.7, compiled=0.6, call=3e-5,
+)  # fmt: skip
+"""From where efficiencies are looked for: round numbers, the same for all cards."""
+SWEEPS = 6
+FACTORS = (0.7, 0.85, 0.93, 0.97, 1.03, 1.07, 1.15, 1.4)
+MOST = 0.97
+BY_FAMILY = ("product", "attention")
+SECONDS = ("launch", "call")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,48 +73,69 @@ def runs(rows: Iterable[Row], found: Mapping[str, Any]) -> Iterator[Run]:
 
 def demand_of(row: Row, plain: Mapping[str, Any]) -> Demand:
     """Return the demand that a worker wrote."""
-    kernels = {Kernel(*kernel): times for *kernel, times in plain["work"]}
-    values = dict(plain) | {"work": kernels, "traffic": Traffic(*plain["traffic"])}
+    slower = OLD if "triton" in row.attention else 1.0
+    values = dict(plain) | {"work": joined(plain["work"], slower), "traffic": Traffic(*plain["traffic"])}
     return Demand(**values | {"compiled": "compile" in row.kernels})
 
 
-def calibrated(chosen: Sequence[Run], start: Efficiency = EFFICIENCY) -> Efficiency:
-    """Return the efficiencies under which the sources, each with the same weight, are met best.
+def joined(work: Iterable[Sequence[Any]], slower: float) -> dict[Kernel, int]:
+    """Return the kernels of one kind, phase and dtype as one, and the rest of the launches as one that does nothing."""
+    sums: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    launches = 0
+    for op, phase, dtype, flops, moved, times in work:
+        kind = ATTENTION[0] if op in ATTENTION else "product" if flops else "move"
+        pair = sums[kind, phase, dtype]
+        pair[0] += times * flops * (slower if op in ATTENTION else 1)
+        pair[1] += times * moved
+        launches += times
+    kernels = {Kernel(*key, int(flops), int(moved)): 1 for key, (flops, moved) in sums.items()}
+    return kernels | {Kernel("launch", "forward", "float32", 0, 0): launches - len(kernels)}
 
-    One number after the other is varied by FACTORS, SWEEPS times; what no run tells of stays as it is.
+
+def calibrated(chosen: Sequence[Run], start: Efficiency = FLAT) -> Efficiency:
+    """Return the efficiencies under which the sources are met best, each weighing the root of its runs.
+
+    One number after the other is varied by FACTORS until none helps; what no run tells of stays as it is.
     """
     best, least = start, loss(chosen, start)
     for _ in range(SWEEPS):
+        before = least
         for name in names(chosen):
             for factor in FACTORS:
                 tried = varied(best, name, factor)
-                value = loss(chosen, tried)
-                if value < least - 1e-9:
+                value = loss(chosen, tried) if tried else math.inf
+                if tried and value < least - 1e-9:
                     best, least = tried, value
+        if least == before:
+            break
     return best
 
 
-def names(chosen: Sequence[Run]) -> list[Any]:
-    """Return the names of the numbers to vary, major capabilities for products."""
-    return [*sorted({run.card.capability[0] for run in chosen}), "attention", "bandwidth", "launch", "link", "hidden",
-            "compiled"]  # fmt: skip
+def names(chosen: Sequence[Run]) -> list[tuple[str, str]]:
+    """Return what can be varied: a field of Efficiency, and a family of cards for those that differ by it."""
+    kin = sorted({family(run.card.capability) for run in chosen})
+    fields = [name for name in Efficiency._fields if name not in BY_FAMILY]
+    return [*((name, each) for name in BY_FAMILY for each in kin), *((name, "") for name in fields)]
 
 
-def varied(efficiency: Efficiency, name: Any, factor: float) -> Efficiency:
-    """Return the efficiencies with one of them larger or smaller; shares stay below one."""
-    if isinstance(name, int):
-        share = min(0.95, efficiency.product.get(name, efficiency.product[0]) * factor)
-        return efficiency._replace(product={**efficiency.product, name: share})
-    value = getattr(efficiency, name) * factor
-    return efficiency._replace(**{name: value if name == "launch" else min(0.95, value)})
+def varied(efficiency: Efficiency, name: tuple[str, str], factor: float) -> Efficiency | None:
+    """Return the efficiencies with one of them larger or smaller; None where a share would be more than MOST."""
+    field, kin = name
+    value = getattr(efficiency, field)
+    new = (value[kin] if kin else value) * factor
+    if field not in SECONDS and new > MOST:
+        return None
+    return efficiency._replace(**{field: {**value, kin: new} if kin else new})
 
 
 def loss(chosen: Sequence[Run], efficiency: Efficiency) -> float:
-    """Return the mean over the sources of their mean absolute error, in logarithms."""
+    """Return the mean over the sources of their mean absolute error, in logarithms, each by the root of its runs."""
     by_source = defaultdict(list)
     for run in chosen:
         by_source[run.source].append(abs(run.error(efficiency)))
-    return statistics.fmean(statistics.fmean(errors) for errors in by_source.values())
+    weights = {source: math.sqrt(len(errors)) for source, errors in by_source.items()}
+    total = sum(weights[source] * statistics.fmean(errors) for source, errors in by_source.items())
+    return total / sum(weights.values())
 
 
 def left_out(chosen: Sequence[Run]) -> dict[str, float]:
@@ -121,7 +152,7 @@ def left_out(chosen: Sequence[Run]) -> dict[str, float]:
 def pairs(chosen: Sequence[Run], predicted: Mapping[str, float]) -> tuple[int, int]:
     """Return how many pairs of plans the prediction puts in the right order, and of how many.
 
-    A pair: the same source, model, cards and number of tokens... whose speeds differ by more than DIFFER.
+    A pair: two runs of the same source, model and cards whose speeds differ by more than DIFFER.
     """
     right = every = 0
     for a, b in combinations(chosen, 2):

@@ -57,7 +57,9 @@ def estimate(
     """
     again = estimator(model, machine=machine, gpus=gpus, prepared_for_kbit=prepared_for_kbit)
     found = again(plan, batch)
-    return replace(found, changes=tuple(cheapest(plan, batch, found, again))) if found.fits is False else found
+    return (
+        replace(found, changes=(*found.changes, *cheapest(plan, batch, found, again))) if found.fits is False else found
+    )
 
 
 def estimator(model: Any, *, machine: Machine | None, gpus: int, prepared_for_kbit: bool = False) -> Again:

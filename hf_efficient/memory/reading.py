@@ -8,6 +8,8 @@ from typing import Any
 
 from hf_efficient.plan import Plan
 
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Environment variables that set up the caching allocator; the second is its name since torch 2.9."""
 FLASH = ("flash", "kernels-community/")
 
 
@@ -41,6 +43,8 @@ class Run:
     """Products of float32 are computed in TF32."""
     compiled: bool = False
     """torch.compile makes the kernels."""
+    expandable: bool = False
+    """The caching allocator's segments grow."""
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -73,6 +77,7 @@ def read(plan: Plan) -> Run:
         eval_size=int(trainer.get("per_device_eval_batch_size", 8)),
         kept_on_host_every=trainer.get("eval_accumulation_steps"),
         tf32=bool(trainer.get("tf32")),
+        expandable=any("expandable_segments:True" in str(plan["env"].get(name, "")) for name in ALLOCATOR),
         compiled=bool(trainer.get("torch_compile") or accelerator.get("dynamo_plugin")),
         assumptions=tuple(_assumptions(plan, mixed)),
     )

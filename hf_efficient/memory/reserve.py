@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ STREAMS = {"gathered": 1, "bucket": 2}
 """Role of a storage -> the CUDA stream that allocates it; FSDP and ZeRO gather and reduce in streams of their own."""
 BUFFER = 25 * 2**20
 """Bytes of one of many buffers where no more is known: DDP's bucket_cap_mb."""
+IN_FLIGHT = 2
+"""Gatherings that FSDP1's host is ahead of the card: _FreeEventQueue in torch/distributed/fsdp/_limiter_utils.py."""
 MOMENTS = 2
 """Storages of one weight's optimizer state."""
 DEEPSPEED_STATES = 3
@@ -28,10 +31,12 @@ class Reserve(NamedTuple):
     loading: Sequence[Change]
     step: Round
     others: Sequence[Sequence[Change]] = ()
+    expandable: bool = False
+    """The allocator's segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."""
 
-    def on(self, capacity: int | None = None, *, expandable: bool = False) -> Replayed:
+    def on(self, capacity: int | None = None) -> Replayed:
         """Return what it takes on a card on which a process may have `capacity` bytes; None: without end."""
-        return replay(self.loading, self.step, others=self.others, capacity=capacity, expandable=expandable)
+        return replay(self.loading, self.step, others=self.others, capacity=capacity, expandable=self.expandable)
 
 
 def reserve(
@@ -55,7 +60,9 @@ def reserve(
         loading=[*_loading(shares, workspaces)],
         step=Round(
             passes=passes,
-            later=_closed([(("later", key), size, stream) for key, size, stream in _changes(cut)]) if again else (),
+            later=_closed([(("later", key), size, stream) for key, size, stream in _changes(cut, shares)])
+            if again
+            else (),
             micro_batches=2 if again else 1,
             clipping=_ending(ended, "clipping"),
             state=_state(ended, shares),
@@ -100,8 +107,25 @@ def _cut(size: int) -> list[int]:
     return [BUFFER] * (size // BUFFER) + ([size % BUFFER] if size % BUFFER else [])
 
 
-def _changes(cut: Sequence[Segment]) -> list[Change]:
-    return [(e.key, e.size, STREAMS.get(e.role, 0)) for segment in cut for e in segment.events if e.size]
+def _changes(cut: Sequence[Segment], shares: Shares) -> list[Change]:
+    made: list[Change] = [(e.key, e.size, STREAMS.get(e.role, 0)) for segment in cut for e in segment.events if e.size]
+    return _later(made) if shares.wrapped else made
+
+
+def _later(changes: list[Change]) -> list[Change]:
+    """Return changes in which gathered weights go IN_FLIGHT gatherings later, as the host runs ahead of the card."""
+    gathered = {key for key, size, stream in changes if size > 0 and stream == STREAMS["gathered"]}
+    out: list[Change] = []
+    waiting: deque[Change] = deque()
+    for change in changes:
+        key, size, stream = change
+        if key in gathered and size < 0:
+            waiting.append(change)
+        else:
+            if stream == STREAMS["gathered"] and len(waiting) > IN_FLIGHT:
+                out.append(waiting.popleft())
+            out.append(change)
+    return [*out, *waiting]
 
 
 def _closed(changes: list[Change]) -> list[Change]:
@@ -118,7 +142,7 @@ def _closed(changes: list[Change]) -> list[Change]:
 def _passes(cut: Sequence[Segment], shares: Shares, ours: bool) -> list[Change]:
     """Return the passes of the first micro-batch; those of a later one stand for it, behind the gradients it leaves."""
     left = [whole(w.numel * w.dtype.itemsize, BLOCK) for w in shares.updated] if ours else _cut(shares.between)
-    return [*((("gradient", place), size, 0) for place, size in enumerate(left)), *_changes(cut)]
+    return [*((("gradient", place), size, 0) for place, size in enumerate(left)), *_changes(cut, shares)]
 
 
 def _ending(ended: Update, phase: str) -> list[Change]:

@@ -1,8 +1,8 @@
-"""How long a step takes on a card: each kernel against the card's ceilings, then the update and what is exchanged.
+"""How long a step takes on a card: its kernels against the card's ceilings, then the update and what is exchanged.
 
-A kernel takes as long as its operations at the card's rate for their dtype, or its bytes at the card's bandwidth,
-whichever is longer; Python launches it meanwhile, and where launching takes longer it is that. No ceiling is ever
-reached: the shares of it that kernels get are EFFICIENCY, found on published speeds (benchmarks/accuracy).
+A kernel takes its operations at the card's rate for their dtype, and its bytes at the card's bandwidth, since it
+computes on what it has read; Python launches it meanwhile, and where launching takes longer it is that. No ceiling is
+ever reached: the shares of it that kernels get are EFFICIENCY, found on published speeds (`make accuracy`).
 """
 
 from __future__ import annotations
@@ -13,30 +13,53 @@ from typing import NamedTuple
 from hf_efficient.machine import Machine
 from hf_efficient.memory.demand import Demand
 from hf_efficient.memory.traffic import host_update_s
-from hf_efficient.memory.work import Kernel
 
 ATTENTION = ("flash attention", "efficient attention")
+PCIE_GB_S = 64.0
+"""1e9 bytes/s per direction of the fastest PCIe in the table: a faster link is NVLink or the like."""
 
 
 class Efficiency(NamedTuple):
     """Shares of a card's ceilings that a step gets, and what it waits for."""
 
-    product: Mapping[int, float]
-    """Major compute capability -> share of the peak rate that matrix products get; 0: of any other."""
-    attention: float = 0.5
-    bandwidth: float = 0.75
-    launch: float = 6e-6
-    """Seconds of Python and CUDA's driver for one kernel."""
-    link: float = 0.7
-    hidden: float = 0.7
-    """Share of the exchange that happens while the card computes."""
-    compiled: float = 0.6
-    """Share of the bytes that a compiled model moves outside of products, and of the kernels that it launches."""
+    product: Mapping[str, float]
+    """Family of cards -> share of the peak rate that matrix products get."""
+    attention: Mapping[str, float]
+    """Family of cards -> share of the peak rate that attention kernels get, as FlashAttention-2's."""
+    bandwidth: float
+    launch: float
+    """Seconds of Python and of the driver for one kernel."""
+    link: float
+    """Of NVLink's rate."""
+    pcie: float
+    """Of PCIe's rate, where consumer cards send through host memory."""
+    hidden: float
+    """Share of an exchange that happens while the card computes."""
+    compiled: float
+    """Share that torch.compile leaves of the bytes moved outside of products, and of the kernels launched."""
+    call: float
+    """Seconds that a collective takes besides its bytes."""
 
 
-EFFICIENCY = Efficiency(product={0: 0.7, 7: 0.6, 8: 0.75, 9: 0.6})
-CALL_S = 30e-6
-"""Seconds that a collective takes besides its bytes."""
+EFFICIENCY = Efficiency(
+    product={"volta": 0.68, "a100": 0.83, "ampere": 0.95, "hopper": 0.64},
+    attention={"volta": 0.5, "a100": 0.61, "ampere": 0.96, "hopper": 0.36},
+    bandwidth=0.69,
+    launch=2.5e-5,
+    link=0.16,
+    pcie=0.15,
+    hidden=0.69,
+    compiled=0.86,
+    call=2.4e-4,
+)
+"""As benchmarks/accuracy finds them on all published speeds together, to two digits."""
+
+
+def family(capability: tuple[int, int]) -> str:
+    """Return the family of a card: those of GeForce and their like reach more of the lower rate that they have."""
+    if capability == (8, 0):
+        return "a100"
+    return {7: "volta", 8: "ampere", 12: "ampere"}.get(capability[0], "hopper")
 
 
 class Speed(NamedTuple):
@@ -63,22 +86,18 @@ def speed(demand: Demand, machine: Machine, efficiency: Efficiency = EFFICIENCY)
     """Return how long an update takes on a card; None where the card's rates are not known."""
     if not machine.peak_tflops or not machine.bandwidth_gb_s:
         return None
-    seconds = {"products": 0.0, "attention": 0.0, "moving": 0.0}
-    model = launched = 0.0
-    for kernel, times in demand.work.items():
-        kind = "attention" if kernel.op in ATTENTION else "products" if kernel.flops else "moving"
-        seconds[kind] += times * _kernel_s(kernel, kind, demand, machine, efficiency)
-        launched += times * (efficiency.compiled if demand.compiled else 1.0)
-        model += times * kernel.flops if kernel.phase != "recompute" else 0.0
+    left = efficiency.compiled if demand.compiled else 1.0
+    bandwidth = machine.bandwidth_gb_s * 1e9 * efficiency.bandwidth
+    seconds, launches, model = _kernels(demand, machine, efficiency, bandwidth)
+    seconds["moving"] *= left
     busy = sum(seconds.values())
-    waiting = max(0.0, launched * efficiency.launch - busy)
+    waiting = max(0.0, left * launches * efficiency.launch - busy)
     computing = demand.micro_batches * (busy + waiting)
-    update = demand.update / (machine.bandwidth_gb_s * 1e9 * efficiency.bandwidth)
-    exchange = _exposed(demand, machine, computing, efficiency)
-    host = demand.traffic.host / (machine.host_link_gb_s * 1e9) if machine.host_link_gb_s else 0.0
-    host += host_update_s(demand.on_host)
+    update = demand.update / bandwidth
+    exchange = _waited(_exchange_s(demand, machine, efficiency), computing, efficiency)
+    to_host = demand.traffic.host / (machine.host_link_gb_s * 1e9) if machine.host_link_gb_s else 0.0
+    host = _waited(to_host, computing, efficiency) + host_update_s(demand.on_host)
     step_s = computing + update + exchange + host
-    peak = max(machine.peak_tflops.values()) * 1e12
     return Speed(
         step_s,
         **{kind: demand.micro_batches * value for kind, value in seconds.items()},
@@ -86,17 +105,25 @@ def speed(demand: Demand, machine: Machine, efficiency: Efficiency = EFFICIENCY)
         update=update,
         exchange=exchange,
         host=host,
-        mfu=demand.micro_batches * model / step_s / peak,
+        mfu=demand.micro_batches * model / step_s / (max(machine.peak_tflops.values()) * 1e12),
     )
 
 
-def _kernel_s(kernel: Kernel, kind: str, demand: Demand, machine: Machine, efficiency: Efficiency) -> float:
-    moving = kernel.moved / (machine.bandwidth_gb_s * 1e9 * efficiency.bandwidth)
-    if kind == "moving":
-        return moving * (efficiency.compiled if demand.compiled else 1.0)
-    major = machine.capability[0]
-    share = efficiency.attention if kind == "attention" else efficiency.product.get(major, efficiency.product[0])
-    return max(moving, kernel.flops / (_rate(kernel.dtype, demand, machine) * share))
+def _kernels(
+    demand: Demand, machine: Machine, efficiency: Efficiency, bandwidth: float
+) -> tuple[dict[str, float], int, float]:
+    """Return the seconds of each kind of kernel of a micro-batch, how many run, and the model's own operations."""
+    kin = family(machine.capability)
+    shares = {"attention": efficiency.attention[kin], "products": efficiency.product[kin]}
+    seconds = {"products": 0.0, "attention": 0.0, "moving": 0.0}
+    launches, model = 0, 0.0
+    for kernel, times in demand.work.items():
+        kind = "attention" if kernel.op in ATTENTION else "products" if kernel.flops else "moving"
+        computing = kernel.flops / (_rate(kernel.dtype, demand, machine) * shares[kind]) if kernel.flops else 0.0
+        seconds[kind] += times * (computing + kernel.moved / bandwidth)
+        launches += times
+        model += times * kernel.flops if kernel.phase != "recompute" else 0
+    return seconds, launches, model
 
 
 def _rate(dtype: str, demand: Demand, machine: Machine) -> float:
@@ -105,9 +132,14 @@ def _rate(dtype: str, demand: Demand, machine: Machine) -> float:
     return machine.peak_tflops.get(name, machine.peak_tflops["float32"]) * 1e12
 
 
-def _exposed(demand: Demand, machine: Machine, computing: float, efficiency: Efficiency) -> float:
-    """Return the seconds of the exchange that nothing hides: a share of it, or more where it takes longer than all."""
+def _exchange_s(demand: Demand, machine: Machine, efficiency: Efficiency) -> float:
+    """Return the seconds of what goes to other GPUs, were nothing else to happen meanwhile."""
     if not demand.traffic.link or not machine.link_gb_s:
         return 0.0
-    whole = demand.traffic.link / (machine.link_gb_s * 1e9 * efficiency.link) + demand.traffic.calls * CALL_S
-    return max(whole - computing, whole * (1 - efficiency.hidden))
+    share = efficiency.link if machine.link_gb_s > PCIE_GB_S else efficiency.pcie
+    return demand.traffic.link / (machine.link_gb_s * 1e9 * share) + demand.traffic.calls * efficiency.call
+
+
+def _waited(seconds: float, computing: float, efficiency: Efficiency) -> float:
+    """Return the seconds that nothing hides: a share of them, or more where they are longer than all computing."""
+    return max(seconds - computing, seconds * (1 - efficiency.hidden))

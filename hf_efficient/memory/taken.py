@@ -81,6 +81,7 @@ def summed(
     there = standing(shares, ended, how)
     made = timeline([*happenings(cut, facts.depth), *ending(cut, ended, shares)], there, facts.words)
     held = reserve(cut, ended, shares, accumulating=how.accumulating, workspaces=how.workspaces, short=short)
+    held = held._replace(expandable=run.expandable)
     sent = sum(event.host for segment in cut for event in segment.events)
     asked = demand(work(cut), run, ended, shares, tokens=facts.tokens, traffic=facts.traffic, sent=sent)
     return Taken(made, ended, there, sent, held, asked)
