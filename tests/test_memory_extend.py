@@ -18,6 +18,7 @@ from hf_efficient.memory.inputs import batch_for
 from hf_efficient.memory.reading import read
 from hf_efficient.memory.results import Batch
 from hf_efficient.memory.taken import share_out
+from hf_efficient.plan import Plan
 
 SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
 GROUPED = SMALL | {"num_key_value_heads": 2, "head_dim": 8}
@@ -80,3 +81,31 @@ def test_a_short_trace_extends_to_the_long_one(model: str, plan: str) -> None:
     full, long = traced(model, plan, fast=False)
     assert extended == full
     assert max(short) < long[0]
+
+
+def lives(plan: Plan, gpus: int, *, fast: bool) -> tuple[list[Any], int, int]:
+    """Return each storage with the place of its end, in the order of their beginnings; operations; and bytes moved."""
+    run = read(plan)
+    built = assemble(plan, run, MODELS["llama"](UNITS))
+    how = how_taken(run, share_out(built, run, gpus), None)
+    cut = whole.whole_step(built, lambda m: batch_for(m, Batch(size=2, seq_len=16)), how, fast=fast)
+    events = [event for segment in cut for event in segment.events]
+    begun: dict[int, list[Any]] = {}
+    found = []
+    for place, event in enumerate(e for e in events if e.size):
+        if event.size > 0:
+            begun[event.key] = [event.size, event.role, None]
+            found.append(begun[event.key])
+        else:
+            begun.pop(event.key)[2] = place  # KeyError: freed twice, or never there
+    return found, sum(e.flops for e in events), sum(e.moved for e in events)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("version", [None, 1, 2])
+def test_every_storage_of_the_long_trace_goes_when_it_should(version: int | None) -> None:
+    """FSDP gathers layers ahead: what a layer frees is what its own neighbour made, at the ends of a stack too."""
+    plan = hf.make_plan("bf16", *(["fsdp"] if version else []))
+    if version == 1:
+        plan = plan.override("trainer", {"fsdp_config": {"version": 1}}, by="you")
+    assert lives(plan, 4, fast=True) == lives(plan, 4, fast=False)
