@@ -34,7 +34,13 @@ SeqLen = Annotated[int | None, typer.Option("--seq-len", metavar="S", min=1, hel
 TargetLen = Annotated[
     int | None, typer.Option("--target-len", metavar="T", min=1, help="Tokens of a target, for encoder-decoders.")
 ]
-Padding = Annotated[bool, typer.Option("--padding", help="Rows differ in length, so that attention gets a mask.")]
+Padding = Annotated[
+    bool,
+    typer.Option(
+        "--padding",
+        help="Rows differ in length: attention gets a mask, and the allocator caches pieces of every length.",
+    ),
+]
 Eval = Annotated[bool, typer.Option("--eval", help="Estimate evaluation too, at the plan's batch or else 8 rows.")]
 EvalSize = Annotated[
     int | None, typer.Option("--eval-batch-size", metavar="B", min=1, help="Rows of an evaluation batch.")
@@ -52,7 +58,7 @@ Gpus = Annotated[
         "--gpus",
         metavar="N",
         min=1,
-        help="Cards that train together. Of one plan at one batch, with each sharding too.",
+        help="Cards that train together; of one plan at one batch, ZeRO, FSDP and DDP are compared.",
     ),
 ]
 Plot = Annotated[

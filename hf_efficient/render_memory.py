@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.cards import CARDS
+from hf_efficient.memory.fit import DRIVER_GIB
 from hf_efficient.memory.results import PARTS, Estimate
 from hf_efficient.memory.words import Unit, amount, apart, digits, rate, unit, verdict, would_do
 
 if TYPE_CHECKING:
     from hf_efficient.memory.stages import Sharding, Stage
+from hf_efficient.wording import listed
 
 BAR = 40
 """Letters of the longest bar."""
@@ -47,7 +49,8 @@ def _alone(estimate: Estimate, sharding: Sharding | None) -> None:
     print(f"{'allocated':<12}{own.cell(estimate.allocated_gib):>8}  peak: {estimate.peak_at}")
     for name, value, what in (
         ("reserved", estimate.held_gib, "with what PyTorch's allocator keeps"),
-        ("on the card", estimate.device_gib, "as nvidia-smi shows it"),
+        ("needed", estimate.taken_gib if estimate.fits is not None else None, _beside(estimate)),
+        ("nvidia-smi", estimate.device_gib, f"shows up to that: with some drivers {DRIVER_GIB} GiB of their own"),
     ):
         if value is not None:
             print(f"{name:<12}{own.cell(value):>8}  {what}")
@@ -57,6 +60,11 @@ def _alone(estimate: Estimate, sharding: Sharding | None) -> None:
     if sharding is not None:
         _shardings(sharding)
     _sentences("", _assumed([estimate])[0])
+
+
+def _beside(estimate: Estimate) -> str:
+    """Say what of the card is outside the allocator."""
+    return "with " + listed([f"{name} {amount(gib)}" for name, gib in estimate.beside_gib.items()])
 
 
 def _side_by_side(estimates: Sequence[Estimate]) -> None:
@@ -126,6 +134,8 @@ def _least(sharding: Sharding) -> list[str]:
     base = next(stage.plan for stage in sharding.stages if stage.estimate)
     told = [f"least sharding that fits: {least.plan}", "but only just" if least.estimate.tight else ""]
     told += [_cost(least.costs, base) if least.plan != base and least.costs is not None else ""]
+    fastest = max((s for s in sharding.stages if s.fits), key=lambda stage: stage.tokens_per_s or 0.0)
+    told += [f"the fastest that fits: {fastest.plan}" if fastest.plan != least.plan and fastest.tokens_per_s else ""]
     told += [_host(least.estimate) if least.estimate.host_gib != asked.host_gib else ""]
     more = [sentence for sentence in least.estimate.assumptions if sentence not in asked.assumptions]
     return [", ".join(filter(None, told)), *(f"{least.plan}: assumed: {sentence}" for sentence in more)]
@@ -191,7 +201,8 @@ def _host(estimate: Estimate) -> str:
 
 
 def _moments(estimate: Estimate) -> str:
-    moments = ", ".join(f"{phase} {amount(gib)}" for phase, gib in estimate.moments.items())
+    names = {"resume": "going on from a checkpoint"}
+    moments = ", ".join(f"{names.get(phase, phase)} {amount(gib)}" for phase, gib in estimate.moments.items())
     return f"highest of each phase: {moments}" if moments else ""
 
 

@@ -93,7 +93,9 @@ def main() -> int:
         if group not in ("fit", "speed")
     }
     figures["fit"] = report.fit(chosen, found, verbose=asked.v)
-    figures["speed"], predicted = report.speed([row for row in chosen if row.group != "nvidia-smi"], found)
+    predicted: dict[str, Any] = {}
+    if any("demand" in result for result in found.values()):
+        figures["speed"], predicted = report.speed([row for row in chosen if row.group != "nvidia-smi"], found)
     if asked.json:
         asked.json.write_text(json.dumps(document(figures, chosen, found, predicted), indent=1) + "\n")
     return int(any(each["missed"] for each in figures.values()))

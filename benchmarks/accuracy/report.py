@@ -93,6 +93,8 @@ def fit(its: Sequence[Row], found: Mapping[str, Any], *, verbose: bool) -> dict[
 def speed(rows: Sequence[Row], found: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Print every published speed beside the one predicted without its source; return figures and seconds."""
     chosen = [*speeds.runs(rows, found)]
+    if not chosen:
+        return {"missed": []}, {}
     predicted = speeds.left_out(chosen)
     print(f"\nspeed: {len(chosen)} rows, each predicted with efficiencies found without its source")
     for run in chosen:

@@ -97,8 +97,8 @@ def calibrated(chosen: Sequence[Run], start: Efficiency = FLAT) -> Efficiency:
 
     One number after the other is varied by FACTORS until none helps; what no run tells of stays as it is.
     """
-    best, least = start, loss(chosen, start)
-    for _ in range(SWEEPS):
+    best, least = start, loss(chosen, start) if chosen else 0.0
+    for _ in range(SWEEPS if chosen else 0):
         before = least
         for name in names(chosen):
             for factor in FACTORS:

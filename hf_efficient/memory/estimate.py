@@ -12,6 +12,7 @@ from torch import nn
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.machine import Machine
+from hf_efficient.memory import lengths
 from hf_efficient.memory.assemble import assemble, quiet
 from hf_efficient.memory.build import body_of
 from hf_efficient.memory.changes import Again, cheapest
@@ -200,6 +201,8 @@ def _remarks(asked: _Asked, run: Run, built: nn.Module) -> list[str]:
             "Nothing of this model trains, because all its weights are frozen: let some require gradients."
         )
     said = lengths_assumed(built, asked.batch)
+    if lengths.varies(asked.batch) and not run.packed:
+        said.append(lengths.SAID)
     named = getattr(getattr(built, "config", None), "architectures", None) or []
     taken = type(body_of(built)).__name__
     if taken not in named:

@@ -73,6 +73,7 @@ def on_card(estimate: Estimate, machine: Machine) -> Estimate:
         if fits:
             reserved, said = usable, (_retries(replayed.retries),)
     taken = reserved + sum(outside.values())
+    said = (f"It fits where {100 * SPARE:g} % of the card stays free.", *said, *_linked(machine, estimate.gpus))
     return replace(
         estimate,
         reserved_gib=reserved,
@@ -85,6 +86,14 @@ def on_card(estimate: Estimate, machine: Machine) -> Estimate:
         tight=tight,
         assumptions=(*estimate.assumptions, *said),
     )
+
+
+def _linked(machine: Machine, gpus: int) -> list[str]:
+    """Return over what the GPUs are taken to exchange."""
+    if gpus == 1 or not machine.link_gb_s:
+        return []
+    name = "NVLink or the like" if machine.link_gb_s > PCIE_GB_S else "PCIe"
+    return [f"The GPUs exchange over {name}, {machine.link_gb_s:g} GB/s in each direction."]
 
 
 def _eased(estimate: Estimate) -> Estimate:

@@ -16,6 +16,11 @@ SHORTEST = 0.1
 DRAWN = 32
 """Batches of other lengths; published runs, and replays alike, reserve hardly more after as many."""
 
+SAID = (
+    f"Batches differ in length: what is reserved is that of {DRAWN} batches, drawn evenly from a tenth of the length "
+    "to all of it, around one of full length."
+)
+
 
 def varies(batch: Batch) -> bool:
     """Say whether batches differ in length."""
