@@ -154,12 +154,14 @@ def test_the_card_and_the_speed_of_one(asked: list[Any], capsys: pytest.CaptureF
     """With --gpu: what nvidia-smi shows, the time of a step, and its parts as shares, those of nothing left out."""
     text = _run(capsys, "lean", "--batch-size", "4", "--gpu", "rtx4090")
     assert "reserved        6.49  with what PyTorch's allocator keeps" in text
-    assert "on the card     7.99  as nvidia-smi shows it, 0.65 GiB of the driver among it" in text
+    assert "\nneeded " in text
+    assert "nvidia-smi      7.99  shows up to that: with some drivers 0.65 GiB of their own" in text
     assert "a step takes 2 s: 4,096 tokens/s, 40 % of the card's peak (MFU)" in text
     spent = "products 50 %, attention 10 %, moving data 25 %, waiting for Python 5 %, update 10 %"
     assert f"its time goes into {spent}\n" in text
     alone = _run(capsys, "lean", "--batch-size", "4")
-    assert "on the card" not in alone
+    assert "nvidia-smi" not in alone
+    assert "\nneeded" not in alone
     assert "tokens/s" not in alone
 
 
