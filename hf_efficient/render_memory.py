@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.cards import CARDS
-from hf_efficient.memory.fit import DRIVER_GIB
+from hf_efficient.memory.context import DRIVER_GIB
 from hf_efficient.memory.results import PARTS, Estimate
 from hf_efficient.memory.words import Unit, amount, apart, digits, rate, unit, verdict, would_do
 

@@ -182,7 +182,7 @@ def test_each_sharding_has_a_row(asked: list[Any], capsys: pytest.CaptureFixture
     assert "of each of 4 GPUs, by sharding (tokens/s of all):" in text
     assert "\nnone          6.24      6.49         7.99   yes       2    16,384\n" in text
     assert "\nzero(1)  zero(1) wants another model.\n" in text
-    assert "least sharding that fits: zero(3), costs 6 % of the speed of none\n" in text
+    assert "least sharding that fits: zero(3), costs 6 % of the speed of none" in text
     assert "4,096 tokens/s per GPU, 16,384 over 4 GPUs" in text
     assert "no sharding fits on 4 x T4" in _run(
         capsys, "lean", "--batch-size", "8", *options[3:], "--gpu", "T4", code=1

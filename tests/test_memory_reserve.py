@@ -77,8 +77,19 @@ def test_lengths_are_drawn_between_two_traces() -> None:
         assert sizes["square"] == pytest.approx(whole * share**2, rel=0.05)
         assert [stream for _, _, stream in passes] == [0, 0, 1, 0, 0]
         assert passes[3] == ("line", -sizes["line"], 0)
-    with pytest.raises(ValueError, match="other storages"):
-        drawn(longest, short[:-1])
+    assert drawn(longest, short[:-1]) == []
+
+
+def test_a_model_that_does_otherwise_with_short_rows_has_an_estimate() -> None:
+    """Around the width of a window other masks are made: that is said, and nothing is refused."""
+    from transformers import MistralConfig
+
+    fields = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    config = MistralConfig(
+        **fields, num_attention_heads=4, num_key_value_heads=2, sliding_window=32, architectures=["MistralForCausalLM"]
+    )
+    found = estimate(make_plan("bf16"), config, batch=Batch(size=2, seq_len=48, padding=True))
+    assert any("does otherwise with short ones" in sentence for sentence in found.assumptions)
 
 
 @pytest.mark.parametrize(

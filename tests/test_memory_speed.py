@@ -14,7 +14,7 @@ from hf_efficient import Batch, Machine, estimate, make_plan
 from hf_efficient.memory.demand import Demand
 from hf_efficient.memory.kernels import attention
 from hf_efficient.memory.record import Recorder
-from hf_efficient.memory.speed import CALL_S, EFFICIENCY, speed
+from hf_efficient.memory.speed import EFFICIENCY, family, speed
 from hf_efficient.memory.traffic import Traffic, host_update_s
 from hf_efficient.memory.work import Kernel
 
@@ -85,16 +85,17 @@ def test_causal_attention_computes_half() -> None:
     assert half == whole // 2
 
 
-def test_a_kernel_takes_its_operations_or_its_bytes() -> None:
+def test_a_kernel_takes_its_operations_and_its_bytes() -> None:
     """A product at the card's rate, a move at its bandwidth, each in the share of it that kernels get."""
     found = speed(asked({PRODUCT: 2, MOVE: 3}), CARD)
     assert found is not None
-    assert found.products == pytest.approx(2 * 10**12 / (100e12 * EFFICIENCY.product[8]))
+    bytes_s = 1000e9 * EFFICIENCY.bandwidth
+    assert found.products == pytest.approx(2 * (10**12 / (100e12 * EFFICIENCY.product["a100"]) + 1000 / bytes_s))
     assert found.moving == pytest.approx(3 * 10**9 / (1000e9 * EFFICIENCY.bandwidth))
     assert found.step_s == pytest.approx(found.products + found.moving)
     slow = speed(asked({PRODUCT._replace(moved=10**12): 1}), CARD)
     assert slow is not None
-    assert slow.products == pytest.approx(10**12 / (1000e9 * EFFICIENCY.bandwidth))
+    assert slow.products == pytest.approx(found.products / 2 + 10**12 / bytes_s, rel=1e-6)
 
 
 def test_float32_is_slower_than_tf32() -> None:
@@ -120,7 +121,7 @@ def test_mfu_does_not_count_what_is_computed_again() -> None:
     again = speed(asked({PRODUCT: 1, PRODUCT._replace(phase="recompute"): 1}), CARD)
     assert once is not None
     assert again is not None
-    assert once.mfu == pytest.approx(EFFICIENCY.product[8])
+    assert once.mfu == pytest.approx(EFFICIENCY.product["a100"])
     assert again.mfu == pytest.approx(once.mfu / 2)
 
 
@@ -131,15 +132,83 @@ def test_exchange_is_hidden_in_part_and_never_more_than_there_is_to_compute() ->
     for link in (10**8, 10**12):
         found = speed(asked({PRODUCT: 1}, traffic=Traffic(link, 0.0, 2)), CARD)
         assert found is not None
-        whole = link / (100e9 * EFFICIENCY.link) + 2 * CALL_S
+        whole = link / (100e9 * EFFICIENCY.link) + 2 * EFFICIENCY.call
         assert found.exchange == pytest.approx(max(whole - free.step_s, whole * (1 - EFFICIENCY.hidden)))
+
+
+@pytest.mark.parametrize(
+    ("capability", "kin"),
+    [((7, 0), "volta"), ((7, 5), "volta"), ((8, 0), "a100"), ((8, 6), "ampere"), ((8, 9), "ampere"), ((9, 0), "hopper"),
+     ((10, 0), "hopper"), ((12, 0), "ampere")],
+)  # fmt: skip
+def test_cards_are_of_a_family(capability: tuple[int, int], kin: str) -> None:
+    """GeForce cards of Ampere, Ada and Blackwell are of one, and servers' cards of others."""
+    assert family(capability) == kin
+
+
+def test_pcie_is_a_share_of_its_own() -> None:
+    """A link of at most 64 GB/s is PCIe."""
+    times = []
+    for link in (31.5, 300.0):
+        found = speed(asked({}, traffic=Traffic(10**9, 0.0, 0)), replace(CARD, link_gb_s=link))
+        assert found is not None
+        times.append(found.exchange)
+    expected = [1 / (31.5 * EFFICIENCY.pcie), 1 / (300 * EFFICIENCY.link)]
+    assert times == pytest.approx(expected)
+
+
+def test_compile_leaves_a_share_of_moves_and_launches() -> None:
+    """Products are what they were; accumulation repeats all, and the share of the peak stays."""
+    plain, compiled, twice = (
+        speed(asked({PRODUCT: 1, MOVE: 1}, **others), CARD) for others in ({}, {"compiled": True}, {"micro_batches": 2})
+    )
+    assert plain is not None
+    assert compiled is not None
+    assert twice is not None
+    assert compiled.moving == pytest.approx(EFFICIENCY.compiled * plain.moving)
+    assert compiled.products == plain.products
+    assert twice.mfu == pytest.approx(plain.mfu)
+    few = MOVE._replace(moved=8)
+    slow = [speed(asked({few: 1000}, compiled=on), CARD) for on in (False, True)]
+    assert slow[0] is not None
+    assert slow[1] is not None
+    assert slow[1].step_s == pytest.approx(EFFICIENCY.compiled * slow[0].step_s, rel=1e-3)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(("names", "ranks"), [("zero(1)", 8), ("zero(3)", 8), ("fsdp", 8)])
+def test_each_rank_updates_its_part(names: str, ranks: int) -> None:
+    """And clips its part: what an update moves is about one part of what one GPU would."""
+    from transformers import LlamaConfig
+
+    plans = [make_plan("bf16", "gradient_clipping", *each) for each in ((names,), (names,))]
+    demands = [
+        estimate(plan, LlamaConfig(**CONFIG), batch=Batch(size=2, seq_len=32), gpus=gpus).demand
+        for plan, gpus in zip(plans, (1, ranks), strict=True)
+    ]
+    assert demands[0] is not None
+    assert demands[1] is not None
+    assert demands[1].update == pytest.approx(demands[0].update / ranks, rel=0.2)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("names", ["zero(3, 'optimizer')", "fsdp(offload=True)"])
+def test_the_host_updates_what_all_ranks_train(names: str) -> None:
+    """On any number of GPUs the host's memory sees every number that trains, and the card updates nothing."""
+    from transformers import LlamaConfig
+
+    for gpus in (2, 8):
+        found = estimate(make_plan("bf16", names), LlamaConfig(**CONFIG), batch=Batch(size=2, seq_len=32), gpus=gpus)
+        assert found.demand is not None
+        assert found.demand.on_host == pytest.approx(found.trainable_params, rel=0.02)
+        assert found.demand.update == 0
 
 
 def test_host_memory_is_waited_for() -> None:
     """Bytes over the link to the host, and an update there."""
     found = speed(asked({}, traffic=Traffic(0.0, 1e9, 0), on_host=10**6), CARD)
     assert found is not None
-    assert found.step_s == pytest.approx(0.1 + host_update_s(10**6))
+    assert found.step_s == pytest.approx(0.1 + host_update_s(10**6))  # nothing is computed meanwhile
 
 
 def test_a_card_without_rates_has_no_speed() -> None:

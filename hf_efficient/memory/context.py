@@ -36,12 +36,6 @@ Kernels of cuBLAS, cuDNN, FlashAttention and Triton that were loaded by then are
 IDLE_GIB: Mapping[Capability, float] = {(7, 5): 148 / 1024, (8, 0): 414 / 1024, (8, 9): 426 / 1024}
 """GiB of a process that did nothing yet: T4 (a log), A100 with CUDA 12.8 (awslabs/keys_values issue 92), RTX 6000 Ada
 with torch 2.10 and CUDA 13 (unslothai/unsloth-zoo PR 1053)."""
-LOADED_GIB = 0.16
-"""GiB by which an H100's process grows while vLLM first runs a model in it (vllm-project/vllm PR 12126).
-
-Nothing was found on bitsandbytes' or Triton's kernels alone; xformers' attention in PyTorch took 10 MiB of an A100
-where all kernels are loaded at once (pytorch PR 85017).
-"""
 EAGER_GIB: Mapping[Capability, float] = {
     (7, 0): 1343 / 1024,  # transformers' docs, model_memory_anatomy; Titan V 1008 MiB (pytorch issue 28394)
     (7, 5): 877 / 1024,  # RTX 2080 Ti, CUDA 10.1: 1035 MiB with a tensor of 158 (pytorch issue 49877)
@@ -59,6 +53,12 @@ all-to-all, which no engine here uses, takes 3 GB more (issue 1685).
 PCIE_GIB = 0.1
 """GiB of NCCL's buffers where no NVLink is: eight RTX 3080 hold 0.36 GiB outside PyTorch (huggingface/trl issue 3436),
 four A10G 0.35 (meta-llama/llama-cookbook PR 898), their contexts among it."""
+
+DRIVER_GIB = 0.65
+"""What nvidia-smi counts besides with some drivers: totals of one A100-80GB differ by 669 MiB.
+
+The 37 runs of fms-acceleration on one GPU show nothing besides on one machine, and 1.15 GiB on another.
+"""
 
 
 def context_gib(capability: Capability, *, cuda: tuple[int, int] = (13, 0)) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hf_efficient.memory.optimizers import Update
 from hf_efficient.memory.reading import Run
@@ -39,28 +40,43 @@ class Demand:
     """torch.compile joins kernels that only move data."""
 
 
-def demand(work: Work, run: Run, ended: Update, shares: Shares, *, tokens: int, traffic: Traffic, sent: int) -> Demand:
+class Facts(NamedTuple):
+    """What must be known of a model before it is traced, since a trace uses it up."""
+
+    depth: list[int]
+    """Layers of each stack."""
+    words: int | None
+    """Last dimension of the logits."""
+    traffic: Traffic
+    tokens: int
+    """Of one micro-batch."""
+    gpus: int = 1
+
+
+def demand(work: Work, run: Run, ended: Update, shares: Shares, *, facts: Facts, sent: int) -> Demand:
     """Return what an update asks for. `sent`: bytes of activations that a micro-batch leaves on the host."""
     there_and_back = 2 * sent * run.accumulation
-    on_host = sum(weight.numel for weight in shares.updated) if shares.host and shares.optimizer == 0 else 0
+    whole = facts.gpus if run.engine == "FSDP" else 1  # under FSDP `updated` is the part of one rank
+    away = bool(shares.host and shares.optimizer == 0)
+    on_host = whole * sum(weight.numel for weight in shares.updated) if away else 0
     return Demand(
         work=work,
         micro_batches=run.accumulation,
-        tokens=tokens,
-        update=0 if on_host else _update(run, ended, shares),
-        traffic=traffic._replace(host=traffic.host + there_and_back),
+        tokens=facts.tokens,
+        update=0 if on_host else _update(run, ended, shares, facts.gpus),
+        traffic=facts.traffic._replace(host=facts.traffic.host + there_and_back),
         on_host=on_host,
         tf32=run.tf32,
         compiled=run.compiled,
     )
 
 
-def _update(run: Run, ended: Update, shares: Shares) -> int:
+def _update(run: Run, ended: Update, shares: Shares, gpus: int) -> int:
     """Return the bytes of clipping and update: as traced where all tensors go at once, else of one kernel each."""
     numbers = sum(weight.numel for weight in shares.updated)
     weights = sum(weight.numel * weight.dtype.itemsize for weight in shares.updated)
     clipped = CLIPPED * weights if run.max_grad_norm else 0
-    if shares.optimizer is not None:
-        return clipped + DEEPSPEED * numbers
+    if run.engine == "DEEPSPEED":  # each rank clips and updates its part, from stage 1 on
+        return (clipped + DEEPSPEED * numbers) // (gpus if run.zero.get("stage") else 1)
     traced = sum(event.moved for event in ended.events if event.phase == "optimizer")
     return clipped + max(traced, UPDATED * weights + 2 * (ended.state + ended.host))

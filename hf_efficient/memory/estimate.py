@@ -126,6 +126,8 @@ def _estimated(asked: _Asked) -> Estimate:
     params, trainable = counted(built)
     taken = take(built, run, shares, batch=batch, how=how, gpus=asked.gpus)
     made, standing = taken.timeline, taken.standing
+    if lengths.varies(batch) and not run.packed:
+        said.append(lengths.SAID if taken.reserve.others else lengths.OTHERWISE)
     states = sum(standing.values()) - standing["gradients"]
     found = Estimate(
         model=_name(asked.model, built),
@@ -201,8 +203,6 @@ def _remarks(asked: _Asked, run: Run, built: nn.Module) -> list[str]:
             "Nothing of this model trains, because all its weights are frozen: let some require gradients."
         )
     said = lengths_assumed(built, asked.batch)
-    if lengths.varies(asked.batch) and not run.packed:
-        said.append(lengths.SAID)
     named = getattr(getattr(built, "config", None), "architectures", None) or []
     taken = type(body_of(built)).__name__
     if taken not in named:

@@ -6,18 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hf_efficient.machine import Machine, cards
-from hf_efficient.memory.context import context_gib, nccl_gib
+from hf_efficient.memory.context import DRIVER_GIB, context_gib, nccl_gib
 from hf_efficient.memory.results import GIB, CardFit, Estimate
 from hf_efficient.memory.speed import PCIE_GB_S, speed
 from hf_efficient.plan import Plan
 
 SPARE = 0.025
 """Share of a card that must stay free: in the middle of published runs nvidia-smi's figure is off by as much."""
-DRIVER_GIB = 0.65
-"""What nvidia-smi counts besides with some drivers: totals of one A100-80GB differ by 669 MiB.
-
-The 37 runs of fms-acceleration on one GPU show nothing besides on one machine, and 1.15 GiB on another.
-"""
 GROWING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 RESTS = (
     "The speed rests on the card's ceilings, of which each kernel is taken to get the share that it gets in published "

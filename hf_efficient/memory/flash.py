@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hf_efficient.memory.kernels import attention
 
@@ -23,6 +24,7 @@ def _flash_attention_forward(
     is_causal: bool = True,
     *_: Any,
     target_dtype: torch.dtype | None = None,
+    position_ids: torch.Tensor | None = None,
     **__: Any,
 ) -> torch.Tensor:
     """Return attention over batch x length x heads x width; rows with padding are copied without it, and back.
@@ -35,8 +37,17 @@ def _flash_attention_forward(
     if attention_mask is not None:
         states = [state.clone() for state in states]
     query, key, value = (state.transpose(1, 2) for state in states)
-    out = attention(query, key, value, is_causal=is_causal).transpose(1, 2)
+    out = attention(query, key, value, is_causal=is_causal, documents=documents(position_ids)).transpose(1, 2)
     return out.clone() if attention_mask is not None else out
+
+
+def documents(position_ids: torch.Tensor | None) -> int:
+    """Return how many documents a packed row holds, which do not see each other: positions restart with each."""
+    value: torch.Tensor | None = getattr(position_ids, "_value", None)
+    if value is None:
+        return 1
+    with _disable_current_modes():
+        return max(1, int((value == 0).sum().item()) // value.shape[0])
 
 
 @contextmanager

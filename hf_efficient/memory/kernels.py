@@ -22,11 +22,11 @@ class _Flash(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, documents: int) -> Any:
         """Keep q, k, v, the output and the row sums."""
         out = torch.empty_like(q)
-        ctx.causal = causal
-        _note_attention("flash", q, k, v, causal=causal)
+        ctx.causal, ctx.documents = causal, documents
+        _note_attention("flash", q, k, v, causal=causal, documents=documents)
         ctx.save_for_backward(q, k, v, out, torch.empty(q.shape[:3], dtype=torch.float32))
         return out
 
@@ -34,11 +34,11 @@ class _Flash(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         """Make the three gradients, and what their sums take in passing."""
         q, k, v, _, logsumexp = ctx.saved_tensors
-        _note_attention("flash", q, k, v, causal=ctx.causal, products=BACKWARD)
+        _note_attention("flash", q, k, v, causal=ctx.causal, products=BACKWARD, documents=ctx.documents)
         _passing: list[torch.Tensor] = [torch.empty(q.shape, dtype=torch.float32), torch.empty_like(logsumexp)]
         if q.shape[1] != k.shape[1]:
             _passing += [torch.empty_like(q), torch.empty_like(q)]
-        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None, None
 
 
 class _Efficient(torch.autograd.Function):
@@ -72,11 +72,18 @@ class _Efficient(torch.autograd.Function):
 
 
 def _note_attention(
-    kind: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, products: int = FORWARD
+    kind: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool,
+    products: int = FORWARD,
+    documents: int = 1,
 ) -> None:
-    """Note `products` products of queries and keys; a causal kernel leaves out half of each."""
+    """Note `products` products of queries and keys; a causal kernel leaves out half, and what other documents are."""
     rows, heads, length, width = q.shape
-    flops = products * rows * heads * length * k.shape[2] * (width + v.shape[-1])
+    flops = products * rows * heads * length * k.shape[2] * (width + v.shape[-1]) // documents
     moved = products * sum(tensor.numel() * tensor.element_size() for tensor in (q, k, v, q)) // FORWARD
     note(f"{kind} attention", flops // 2 if causal else flops, moved, q.dtype)
 
@@ -92,6 +99,7 @@ def attention(
     flash: bool = True,
     scale: float | None = None,
     enable_gqa: bool = False,
+    documents: int = 1,
 ) -> torch.Tensor:
     """Return what `scaled_dot_product_attention` returns, keeping what the kernel keeps that CUDA would choose.
 
@@ -105,7 +113,7 @@ def attention(
             if value.shape[-1] == query.shape[-1]
             else torch.nn.functional.pad(value, (0, query.shape[-1] - value.shape[-1]))
         )
-        out: torch.Tensor = _Flash.apply(query, key, wide, is_causal)
+        out: torch.Tensor = _Flash.apply(query, key, wide, is_causal, documents)
         return out[..., : value.shape[-1]]
     if key.shape[1] != query.shape[1]:
         groups = query.shape[1] // key.shape[1]

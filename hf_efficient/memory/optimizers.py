@@ -167,7 +167,8 @@ def _apart(events: Sequence[Event], stacked: set[tuple[int, ...]]) -> list[Event
         if event.key in parts:
             keys, size = parts[event.key]
             one = event._replace(size=size if event.size > 0 else -size, shape=event.shape[1:])
-            out += [one._replace(key=key) for key in keys]
+            bare = one._replace(flops=0, moved=0)  # the first has the work of all, which were one tensor
+            out += [one._replace(key=keys[0]), *(bare._replace(key=key) for key in keys[1:])]
         else:
             out.append(event)
     return out

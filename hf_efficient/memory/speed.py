@@ -84,7 +84,7 @@ class Speed(NamedTuple):
 
 def speed(demand: Demand, machine: Machine, efficiency: Efficiency = EFFICIENCY) -> Speed | None:
     """Return how long an update takes on a card; None where the card's rates are not known."""
-    if not machine.peak_tflops or not machine.bandwidth_gb_s:
+    if "float32" not in machine.peak_tflops or not machine.bandwidth_gb_s:
         return None
     left = efficiency.compiled if demand.compiled else 1.0
     bandwidth = machine.bandwidth_gb_s * 1e9 * efficiency.bandwidth
@@ -129,7 +129,7 @@ def _kernels(
 def _rate(dtype: str, demand: Demand, machine: Machine) -> float:
     """Return the card's operations per second for a dtype; what it has no rate for is computed in float32."""
     name = "tf32" if dtype == "float32" and demand.tf32 else dtype
-    return machine.peak_tflops.get(name, machine.peak_tflops["float32"]) * 1e12
+    return (machine.peak_tflops.get(name) or machine.peak_tflops["float32"]) * 1e12
 
 
 def _exchange_s(demand: Demand, machine: Machine, efficiency: Efficiency) -> float:

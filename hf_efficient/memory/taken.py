@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_efficient.memory import lengths
-from hf_efficient.memory.demand import Demand, demand
+from hf_efficient.memory.demand import Demand, Facts, demand
 from hf_efficient.memory.exchange import exchange_of
 from hf_efficient.memory.extend import BETWEEN, Segment
 from hf_efficient.memory.fsdp import fsdp
@@ -25,7 +26,7 @@ from hf_efficient.memory.shares import Shares, vocabulary, whole
 from hf_efficient.memory.stacks import stacks
 from hf_efficient.memory.step import Step
 from hf_efficient.memory.timeline import Happening, timeline
-from hf_efficient.memory.traffic import Traffic, traffic
+from hf_efficient.memory.traffic import traffic
 from hf_efficient.memory.whole import whole_step
 from hf_efficient.memory.work import work
 from hf_efficient.memory.zero import zero
@@ -50,27 +51,18 @@ def take(built: nn.Module, run: Run, shares: Shares, *, batch: Batch, how: Step,
     def passes(model: nn.Module, batch: Batch) -> list[Segment]:
         return whole_step(model, lambda model: batch_for(model, batch, packed=run.packed), how)
 
-    short = passes(copy.deepcopy(built), lengths.shorter(batch)) if lengths.varies(batch) and not run.packed else None
+    short = None
+    if lengths.varies(batch) and not run.packed:
+        with suppress(ValueError):  # a model may not compute on rows so short; the long ones decide
+            short = passes(copy.deepcopy(built), lengths.shorter(batch))
     facts = facts_of(built, run, gpus=gpus, tokens=batch.size * (batch.seq_len or 1))
     return summed(passes(built, batch), run, shares, how=how, facts=facts, short=short)
-
-
-class Facts(NamedTuple):
-    """What must be known of a model before it is traced, since a trace uses it up."""
-
-    depth: list[int]
-    """Layers of each stack."""
-    words: int | None
-    """Last dimension of the logits."""
-    traffic: Traffic
-    tokens: int
-    """Of one micro-batch."""
 
 
 def facts_of(model: nn.Module, run: Run, *, gpus: int, tokens: int) -> Facts:
     """Return what `summed` must know of a model that is put into shares already."""
     depth = [stack.layers for stack in stacks(model)]
-    return Facts(depth, vocabulary(model), traffic(exchange_of(model, run, ranks=gpus)), tokens)
+    return Facts(depth, vocabulary(model), traffic(exchange_of(model, run, ranks=gpus)), tokens, gpus)
 
 
 def summed(
@@ -83,7 +75,7 @@ def summed(
     held = reserve(cut, ended, shares, accumulating=how.accumulating, workspaces=how.workspaces, short=short)
     held = held._replace(expandable=run.expandable)
     sent = sum(event.host for segment in cut for event in segment.events)
-    asked = demand(work(cut), run, ended, shares, tokens=facts.tokens, traffic=facts.traffic, sent=sent)
+    asked = demand(work(cut), run, ended, shares, facts=facts, sent=sent)
     return Taken(made, ended, there, sent, held, asked)
 
 
