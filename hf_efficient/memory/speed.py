@@ -45,12 +45,12 @@ EFFICIENCY = Efficiency(
     product={"volta": 0.68, "a100": 0.83, "ampere": 0.95, "hopper": 0.64},
     attention={"volta": 0.5, "a100": 0.61, "ampere": 0.96, "hopper": 0.36},
     bandwidth=0.69,
-    launch=2.5e-5,
-    link=0.16,
-    pcie=0.15,
-    hidden=0.69,
+    launch=2.5e-05,
+    link=0.27,
+    pcie=0.093,
+    hidden=0.52,
     compiled=0.86,
-    call=2.4e-4,
+    call=0.00024,
 )
 """As benchmarks/accuracy finds them on all published speeds together, to two digits."""
 
