@@ -107,7 +107,7 @@ def written_out(state: Any, dtype: torch.dtype) -> torch.Tensor:
     """Return the weight that a quantization state describes, in `dtype`, as dequantizing makes it."""
     constants = torch.empty(state.absmax.shape, dtype=torch.float32) if state.nested else None
     weight = torch.empty(state.shape, dtype=state.dtype)
-    note("dequantize", 0, state.shape.numel() // 2 + weight.numel() * weight.element_size(), state.dtype)
+    note("dequantize", 0, weight.numel() // 2 + weight.numel() * weight.element_size(), state.dtype)
     del constants
     return weight.to(dtype)
 
