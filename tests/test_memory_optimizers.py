@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hf_efficient as hf
-from hf_efficient.memory import optimizers
+from hf_efficient.memory.costs import tensors_in
 from hf_efficient.memory.optimizers import NAMES, NOT_MODELLED, Update, update
 from hf_efficient.memory.real_optimizers import REAL
 from hf_efficient.memory.record import rounded
@@ -172,7 +172,8 @@ def _profiled(name: str, weights: list[Weight]) -> int:
     for parameter in parameters if kind.projects else ():
         optimizer.state[parameter]["step"] = 0
     # what is from before would count as negative wherever the collector happens to free it
-    before = [tensor for state in optimizer.state.values() for tensor in optimizers._tensors([*state.values()])]
+    values = [getattr(value, "ortho_matrix", value) for state in optimizer.state.values() for value in state.values()]
+    before = [*tensors_in(values)]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         optimizer.step()
     del before

@@ -37,10 +37,10 @@ def cost(func: Any, args: Any, kwargs: Any, out: Any) -> Cost:
     those of torch.utils.flop_counter, which counts products and attention, and no elementwise operation.
     """
     packet = func._overloadpacket
-    made = list(_tensors(out)) or (list(_tensors(args[:1])) if func._schema.is_mutable else [])
+    made = list(tensors_in(out)) or (list(tensors_in(args[:1])) if func._schema.is_mutable else [])
     if not made or func.is_view or packet in NOTHING:
         return Cost()
-    taken = [*_tensors(args), *_tensors(kwargs)]
+    taken = [*tensors_in(args), *tensors_in(kwargs)]
     places = {tensor.untyped_storage()._cdata for tensor in taken}
     if not func._schema.is_mutable and all(tensor.untyped_storage()._cdata in places for tensor in made):
         return Cost()
@@ -57,11 +57,12 @@ def _bytes(tensor: torch.Tensor) -> int:
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield every tensor of nested lists and dictionaries."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for each in value:
-            yield from _tensors(each)
+            yield from tensors_in(each)
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+        yield from tensors_in(list(value.values()))

@@ -58,7 +58,7 @@ def judged(estimate: Estimate, machine: Machine | None, plan: Plan) -> Estimate:
 def on_card(estimate: Estimate, machine: Machine) -> Estimate:
     """Return the estimate with what it takes of a card, whose allocator gives back what it caches when it is full."""
     outside = beside(machine, estimate.gpus)
-    usable = (1 - SPARE) * machine.memory_gib - sum(outside.values())
+    usable = _usable(machine.memory_gib, outside)
     wanted = estimate.held_gib
     reserved, fits, tight = wanted, wanted <= usable, False
     said: tuple[str, ...] = ()
@@ -83,6 +83,11 @@ def on_card(estimate: Estimate, machine: Machine) -> Estimate:
     )
 
 
+def _usable(capacity: float, outside: Mapping[str, float]) -> float:
+    """Return the GiB of a card that PyTorch's allocator may hold."""
+    return (1 - SPARE) * capacity - sum(outside.values())
+
+
 def _linked(machine: Machine, gpus: int) -> list[str]:
     """Return over what the GPUs are taken to exchange."""
     if gpus == 1 or not machine.link_gb_s:
@@ -95,7 +100,7 @@ def _eased(estimate: Estimate) -> Estimate:
     """Return the estimate with the allocator's own setting as a change, where that alone makes it fit."""
     if estimate.fits or estimate.reserve is None or estimate.reserve.expandable:
         return estimate
-    usable = (1 - SPARE) * (estimate.capacity_gib or 0.0) - sum(estimate.beside_gib.values())
+    usable = _usable(estimate.capacity_gib or 0.0, estimate.beside_gib)
     growing = estimate.reserve._replace(expandable=True)
     if max(estimate.moments.values()) > usable or not growing.on(int(usable * GIB)).fits:
         return estimate

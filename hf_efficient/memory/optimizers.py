@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_efficient.memory import low_bit
+from hf_efficient.memory.costs import tensors_in
 from hf_efficient.memory.real_optimizers import REAL, Kind, without_data
 from hf_efficient.memory.record import Event, Recorder, rounded
 from hf_efficient.memory.weights import Weight
@@ -197,23 +198,12 @@ def _size(state: dict[str, Any], kind: Kind, recorder: Recorder, stacked: int) -
     """Return the bytes on the card of one weight's state, where `stacked` are one; the recorder gets to know it."""
     storages: dict[int, int] = {}
     for name, value in state.items():
-        for tensor in _tensors(value):
+        for tensor in tensors_in(getattr(value, "ortho_matrix", value)):  # a projector has its own inside
             recorder.know([tensor])
             if name != "step" or kind.steps_on_card:
                 storage = tensor.untyped_storage()
                 storages[storage._cdata] = rounded(storage.nbytes() // stacked)
     return sum(storages.values())
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a state; a projector has its own inside."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
-    elif hasattr(value, "ortho_matrix"):
-        yield from _tensors(value.ortho_matrix)
 
 
 def _real_notes(name: str) -> tuple[str, ...]:

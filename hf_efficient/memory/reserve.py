@@ -12,11 +12,10 @@ from hf_efficient.memory.lengths import drawn
 from hf_efficient.memory.optimizers import Update
 from hf_efficient.memory.replay import Change, Replayed, Round, replay
 from hf_efficient.memory.shares import Shares
+from hf_efficient.memory.traffic import DDP_BUCKET
 
 STREAMS = {"gathered": 1, "bucket": 2}
 """Role of a storage -> the CUDA stream that allocates it; FSDP and ZeRO gather and reduce in streams of their own."""
-BUFFER = 25 * 2**20
-"""Bytes of one of many buffers where no more is known: DDP's bucket_cap_mb."""
 IN_FLIGHT = 2
 """Gatherings that FSDP1's host is ahead of the card: _FreeEventQueue in torch/distributed/fsdp/_limiter_utils.py."""
 MOMENTS = 2
@@ -104,7 +103,8 @@ def _flattened(place: int, weights: Sequence[int], part: int) -> Iterable[Change
 
 
 def _cut(size: int) -> list[int]:
-    return [BUFFER] * (size // BUFFER) + ([size % BUFFER] if size % BUFFER else [])
+    """Return the bytes of each of many buffers, as large as DDP's where no more is known."""
+    return [DDP_BUCKET] * (size // DDP_BUCKET) + ([size % DDP_BUCKET] if size % DDP_BUCKET else [])
 
 
 def _changes(cut: Sequence[Segment], shares: Shares) -> list[Change]:
