@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hf_efficient.checks.run import run_checks as run_checks
     from hf_efficient.emit.loop import clip as clip
     from hf_efficient.emit.loop import dataloader_keywords as dataloader_keywords
     from hf_efficient.emit.loop import make_accelerator as make_accelerator
@@ -43,6 +44,7 @@ _WHERE = {
     "peft_config": "emit.model",
     "prepare_model": "emit.loop",
     "preset": "merge",
+    "run_checks": "checks.run",
     "training_arguments": "emit.trainer",
     "verify": "promises.verify",
     "windows": "train.windows",

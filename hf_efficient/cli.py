@@ -10,6 +10,7 @@ import typer
 
 from hf_efficient import describe, render
 from hf_efficient import shipped as files
+from hf_efficient.cli_doctor import doctor
 from hf_efficient.cli_memory import memory
 from hf_efficient.emit.files import write
 from hf_efficient.emit.targets import Options, emit, not_in_file
@@ -30,7 +31,7 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR")]
 
 @app.command("list")
 def list_(kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, as_json: AsJson = False) -> None:
-    """List tricks, presets, recipes, configs and gpus, or one of them."""
+    """List tricks, presets, recipes, configs, checks and gpus, or one of them."""
     show(describe.lists(kind), as_json, render.lists)
     if not as_json and kind in (None, "tricks"):
         render.sentences("unmet", describe.unmet_tricks(this_machine()))
@@ -38,7 +39,7 @@ def list_(kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, as
 
 @app.command()
 def explain(names: Names, gpu: Gpu = None, as_json: AsJson = False) -> None:
-    """Explain tricks and presets: what they set in each target, save, cost and need, and when to use them."""
+    """Explain tricks, presets and check codes: what they set, save, cost, need or find, and when to use them."""
     machine = machine_at(gpu)
     pages = [describe.page(name, machine) for name in names]
     if as_json:
@@ -119,6 +120,7 @@ def verify(
 
 
 app.command()(memory)
+app.command()(doctor)
 
 
 @app.command()

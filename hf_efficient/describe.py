@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from hf_efficient.checks.check import Check, checks
 from hf_efficient.effective_batch import at_processes, effective_batch
 from hf_efficient.machine import Machine, cards
 from hf_efficient.merge import make_plan, parse
@@ -34,7 +35,12 @@ def unmet_tricks(machine: Machine) -> list[str]:
 
 
 def page(name: str, machine: Machine) -> Row:
-    """Return all there is to say about a trick (in any spelling) or a preset, and what `machine` lacks for it."""
+    """Return all there is to say about a trick (in any spelling) or a preset, and what `machine` lacks for it.
+
+    Of a check's code it returns what the check finds, why that is wrong, and for which releases.
+    """
+    if name in checks():
+        return _check_page(checks()[name])
     subject = parse(name)
     plan = make_plan(subject, machine=machine)
     function = read(name)[0]
@@ -128,9 +134,21 @@ KINDS: Mapping[str, Callable[[], list[Row]]] = {
     "presets": _presets,
     "recipes": lambda: [{"name": name, "doc": file.doc} for name, file in shipped("recipes").items()],
     "configs": lambda: [{"name": name, "doc": file.doc} for name, file in shipped("configs").items()],
+    "checks": lambda: [_check_row(check) for check in checks().values()],
     "gpus": lambda: [_card(machine) for machine in cards()],
 }
 """Every kind of list under its name on the command line."""
+
+
+def _check_row(check: Check) -> Row:
+    return {"name": check.code, "family": check.family, "finds": check.doc.splitlines()[0], "holds_for": check.releases}
+
+
+def _check_page(check: Check) -> Row:
+    """Return a check as a page: the fields that pages of tricks have are empty where a check has nothing to say."""
+    empty: Row = {"settings": [], "needs": [], "checks": [check.code], "figures": []}
+    about = {"family": check.family, "holds_for": check.releases, "known_by": check.seen}
+    return {"name": check.code, "doc": check.doc} | about | empty
 
 
 def _card(machine: Machine) -> Row:

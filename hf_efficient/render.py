@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 NAMES = ("name", "target", "key", "by", "family", "numerics", "capability", "promise", "verdict")
 """Columns whose words are to be copied: a terminal wraps the others."""
+OF_CHECKS = ("holds_for", "known_by")
+"""What the pages of checks say besides."""
 PIPE_WIDTH = 100_000
 """Columns where nobody looks: rows are not to be wrapped or cut."""
 
@@ -53,9 +55,23 @@ def page(data: Mapping[str, Any]) -> None:
     out = console()
     out.print(data.get("arguments", data["name"]), style="bold")
     print(f"\n{data['doc']}\n")
-    for key in ("tricks", "family", "saves", "costs", "numerics", "heads", "needs", "unmet", "notes", "remarks"):
+    for key in (
+        "tricks",
+        "family",
+        "saves",
+        "costs",
+        "numerics",
+        "heads",
+        "needs",
+        "unmet",
+        "notes",
+        "remarks",
+        *OF_CHECKS,
+    ):
         if data.get(key):
-            print(f"{key + ':':<10}{text(data[key])}")
+            print(f"{key.replace('_', ' ') + ':':<10}{text(data[key])}")
+    if "holds_for" in data:
+        return
     print()
     table("", data["settings"], columns=("target", "key", "value", *(("by",) if "tricks" in data else ())))
 

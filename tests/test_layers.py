@@ -13,11 +13,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "hf_efficient"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
-    ("wording", "gpu", "cards", "machine", "trick", "spelling"),
+    ("wording", "finding", "gpu", "cards", "machine", "trick", "spelling"),
     ("needs", "renames", "tricks"),
     ("plan", "presets", "merge", "effective_batch"),
-    ("emit", "train", "promises", "memory", "shipped", "describe"),
-    ("render", "render_memory", "options", "generate", "cli_memory", "cli", "__main__"),
+    ("emit", "train", "promises", "memory", "shipped", "reading", "checks", "doctor", "describe"),
+    ("render", "render_memory", "render_doctor", "options", "generate", "cli_memory", "cli_doctor", "cli", "__main__"),
 )
 """From the ground up; within a floor, a module may import those that stand before it."""
 HEIGHT = {name: height for height, name in enumerate(name for floor in FLOORS for name in floor)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def write(path: Path, content: str | bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 is for secrets
+        os.chmod(temporary, _mode(path))  # mkstemp's 0600 is for secrets
         os.replace(temporary, path)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
@@ -49,6 +50,11 @@ def require_writable_folder(folder: str | Path) -> None:
 
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
+
+
+def _mode(path: Path) -> int:
+    """Return the permissions of a file that is there, else those of a new one."""
+    return stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask()
 
 
 def _umask() -> int:

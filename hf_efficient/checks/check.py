@@ -1,0 +1,100 @@
+"""What a check is: a function whose parameters say what it looks at, whose docstring is its page."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from hf_efficient.finding import Finding
+from hf_efficient.machine import installed_packages
+from hf_efficient.reading.settings import Settings
+from hf_efficient.reading.setup import Setup
+from hf_efficient.wording import listed
+
+Function = Callable[..., Iterator[Finding]]
+REQUIRED = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Check:
+    """A function that looks for one mistake, and for which releases its answer holds."""
+
+    code: str
+    function: Function
+    holds: Mapping[str, str]
+    """Package to version specifier; a package whose version is unknown is taken to be the one this was written for."""
+    seen: str
+    """How it is known: ran on CPU, read source, arithmetic, report."""
+    family: str
+
+    @property
+    def doc(self) -> str:
+        """Return the check's page: what it finds, why that is wrong, what to do."""
+        return inspect.cleandoc(self.function.__doc__ or "")
+
+    @property
+    def releases(self) -> str:
+        """Return the releases in words."""
+        return listed(f"{package} {spec}" for package, spec in self.holds.items()) if self.holds else "every release"
+
+    def findings(self, setup: Setup) -> Iterator[Finding]:
+        """Yield what the check finds in a setup; nothing where a subject it needs is missing or releases differ."""
+        given: dict[str, Any] = {**dict(setup.subjects()), "setup": setup}
+        parameters = inspect.signature(self.function).parameters
+        if any(p.default is REQUIRED and name not in given for name, p in parameters.items()):
+            return
+        if not all(_holds(package, spec, setup.machine) for package, spec in self.holds.items()):
+            return
+        found = self.function(**{name: given[name] for name in parameters if name in given})
+        yield from (finding.coded(self.code) for finding in found)
+
+
+def check(holds: Mapping[str, str] | None = None, *, seen: str = "read source") -> Callable[[Function], Function]:
+    """Make a generator of findings a check. Its name in hyphens is the code, its docstring the page.
+
+    Parameters are named after the subjects of a Setup (hf_efficient/reading/setup.py) or are `setup` or `effective`;
+    one without a default must be there, or the check is not asked.
+    """
+
+    def made(function: Function) -> Function:
+        code = function.__name__.replace("_", "-")
+        _CHECKS[code] = Check(code, function, dict(holds or {}), seen, function.__module__.rpartition(".")[2])
+        return function
+
+    return made
+
+
+_CHECKS: dict[str, Check] = {}
+
+
+@cache
+def checks() -> Mapping[str, Check]:
+    """Return every check under its code, as the modules in rules/ define them."""
+    from hf_efficient.checks import rules
+
+    for module in pkgutil.iter_modules(rules.__path__):
+        importlib.import_module(f"{rules.__name__}.{module.name}")
+    return dict(sorted(_CHECKS.items()))
+
+
+def version(package: str, machine: Settings | None) -> Version | None:
+    """Return the version that the run uses: what the setup says, else what is installed here; None: unknown."""
+    said: Any = machine.get("packages") if machine else None
+    text = said.get(package) if isinstance(said, Mapping) else None
+    try:
+        return Version(str(text or installed_packages().get(package) or ""))
+    except InvalidVersion:
+        return None
+
+
+def _holds(package: str, spec: str, machine: Settings | None) -> bool:
+    found = version(package, machine)
+    return found is None or SpecifierSet(spec).contains(found, prereleases=True)

@@ -1,0 +1,1 @@
+"""One module per family of mistakes; every function with @check in them is found by itself."""

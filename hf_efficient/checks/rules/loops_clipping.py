@@ -1,0 +1,193 @@
+"""Mistakes in the order and the company of clipping, backward and step in hand-written loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hf_efficient.checks.check import check
+from hf_efficient.checks.effective import Knob
+from hf_efficient.checks.loop import CLIPS, Loop, engine_optimizers, is_scheduler, loops, prepared
+from hf_efficient.checks.rules.loops import STEPS, accumulation
+from hf_efficient.finding import Finding, error, warning
+from hf_efficient.reading.script import Call, Script
+from hf_efficient.reading.settings import NOTHING, Settings
+
+
+def _value(effective: dict[str, Knob], key: str) -> object:
+    return effective[key].value if key in effective else ""
+
+
+@check({"accelerate": ">=0.20"}, seen="ran on CPU")
+def clipping_before_sync(script: Script, effective: dict[str, Knob], zero: Settings = NOTHING) -> Iterator[Finding]:
+    """Find clipping at every micro-batch of an accumulating loop, instead of at the last one.
+
+    Inside accumulate() gradients grow over the micro-batches; clipping each time clips partial sums: another
+    update. With fp16 it fails: clip_grad_norm_ unscales, and the second call before the scaler's update raises
+    "unscale_() has already been called". `accelerator.sync_gradients` is true at the last micro-batch. DeepSpeed clips
+    by itself.
+    """
+    count = accumulation(effective)
+    if not count > 1 or zero:
+        return
+    fp16 = _value(effective, "precision") == "fp16"
+    for loop in loops(script):
+        for call in loop.of(*CLIPS) if loop.kind == "accelerator" and loop.accumulates else ():
+            if call.guards or call.loops[-1] is not loop.node:
+                continue
+            why = f"With {STEPS}={count} it runs at every micro-batch and clips partial gradients in silence."
+            if fp16:
+                why = f"With {STEPS}={count} fp16 gradients are unscaled twice before an update: RuntimeError."
+            made = error if fp16 else warning
+            yield made(
+                f"{call.text} inside accumulate() without a condition",
+                why=why,
+                fix=f"Write `if accelerator.sync_gradients:` before {call.method}.",
+                at=call.place,
+            )
+
+
+@check(seen="arithmetic")
+def clipping_scaled_gradients(
+    script: Script, effective: dict[str, Knob], zero: Settings = NOTHING
+) -> Iterator[Finding]:
+    """Find torch's clipping on gradients that a GradScaler has scaled.
+
+    The scaler multiplies the loss by up to 65536, and gradients are that much larger until unscale_: clipping to 1 then
+    leaves an update 65536 times smaller. accelerator.clip_grad_norm_ unscales by itself.
+    """
+    if zero or script.named("unscale_", "unscale_gradients"):
+        return
+    fp16 = _value(effective, "precision") == "fp16"
+    for loop in loops(script):
+        if loop.kind != "scaler" and not (loop.kind == "accelerator" and fp16):
+            continue
+        for call in loop.of(*CLIPS):
+            if call.name.startswith(("torch.nn.utils.", "clip_grad.")) and call.method.endswith("_"):
+                own = loop.kind == "accelerator"
+                fix = "accelerator." + call.method + "(...)" if own else "scaler.unscale_(optimizer) before it"
+                yield error(
+                    f"{call.name} on gradients that are still scaled",
+                    why="The GradScaler's factor (65536 at the start) is still in the gradients: they are clipped to a "
+                    "tiny part of what was asked for.",
+                    fix=f"Use {fix}.",
+                    at=call.place,
+                )
+
+
+@check(seen="arithmetic")
+def clipping_out_of_order(script: Script) -> Iterator[Finding]:
+    """Find clipping that comes after the step, or before backward has made the gradients.
+
+    Clipping changes .grad in place and acts on the next step only; after the step, zero_grad throws its work away.
+    """
+    for loop in loops(script):
+        steps = loop.optimizer_steps
+        if len(steps) != 1 or len(loop.of("backward")) != 1:
+            continue
+        for call in loop.of(*CLIPS):
+            late = loop.before(steps[0], call) and loop.before(loop.backward, steps[0])
+            early = loop.before(call, loop.backward) and loop.before(loop.backward, steps[0])
+            if late or early:
+                where = "after optimizer.step()" if late else "before backward"
+                yield error(
+                    f"{call.method} stands {where}",
+                    why="It clips gradients that no step uses: the updates are not clipped.",
+                    fix="Put it between backward and optimizer.step().",
+                    at=call.place,
+                )
+
+
+@check({"accelerate": ">=0.20", "deepspeed": ">=0.10"})
+def clipping_left_to_deepspeed(script: Script, zero: Settings) -> Iterator[Finding]:
+    """Find clipping in a loop whose engine is DeepSpeed and whose configuration says another number.
+
+    Under DeepSpeed accelerator.clip_grad_norm_ returns the engine's norm and clips nothing (accelerate 1.15,
+    Accelerator.clip_grad_norm_); the engine clips at `gradient_clipping`, which accelerate fills with 1.0 where the
+    launcher says nothing. torch.nn.utils.clip_grad_norm_ finds no gradients: the engine has taken them.
+    """
+    for loop in loops(script):
+        for call in loop.of(*CLIPS) if loop.kind in ("accelerator", "engine") else ():
+            bound = call.keywords.get("max_norm", call.args[1] if len(call.args) > 1 else None)
+            engine = zero.get("gradient_clipping", "auto" if loop.kind == "accelerator" else 0)
+            engine = 1.0 if engine in ("auto", None) and loop.kind == "accelerator" else engine
+            if isinstance(bound, int | float) and isinstance(engine, int | float) and bound != engine:
+                yield warning(
+                    f"{call.method} with {bound} under DeepSpeed, whose gradient_clipping is {engine}",
+                    why=f"DeepSpeed clips by its own gradient_clipping; the call does nothing, and {bound} is ignored.",
+                    fix=f"Set gradient_clipping: {bound} in DeepSpeed's configuration (max_grad_norm of a Trainer).",
+                    at=call.place,
+                )
+
+
+@check({"accelerate": ">=0.20"}, seen="read source")
+def backward_past_accelerator(
+    script: Script, effective: dict[str, Knob], zero: Settings = NOTHING
+) -> Iterator[Finding]:
+    """Find loss.backward() in a loop whose model accelerate has prepared.
+
+    Accelerator.backward scales the loss under fp16, hands it to DeepSpeed's engine, and divides by the accumulation
+    steps. Past it the scaler divides gradients by a factor that is not in them, the engine does not reduce, and the
+    gradient is the sum over the micro-batches.
+    """
+    known = prepared(script)
+    count = accumulation(effective)
+    for loop in loops(script):
+        if loop.kind != "torch" or not known or not any(call.receiver in known for call in loop.optimizer_steps):
+            continue
+        reasons = []
+        if _value(effective, "precision") == "fp16":
+            reasons.append("fp16 gradients are divided by a loss scale that was never multiplied in")
+        if zero:
+            reasons.append("DeepSpeed's engine does not see the backward")
+        if count > 1 and loop.accumulates and not loop.divisors():
+            reasons.append(f"the loss is not divided by {STEPS}={count}")
+        if reasons:
+            yield error(
+                f"{loop.backward.text} although accelerator.prepare has wrapped the model",
+                why=f"It bypasses accelerate: {'; '.join(reasons)}.",
+                fix="Write accelerator.backward(loss).",
+                at=loop.backward.place,
+            )
+
+
+@check({"deepspeed": ">=0.10"})
+def engine_stepped_by_hand(script: Script) -> Iterator[Finding]:
+    """Find optimizer.step() in a loop of DeepSpeed's engine.
+
+    engine.step() steps the optimizer at the last micro-batch of gradient_accumulation_steps, clips, clears gradients
+    and advances the scheduler. A step of the optimizer itself happens at every micro-batch, past all of that.
+    """
+    names = engine_optimizers(script)
+    for loop in loops(script):
+        for call in loop.of("step") if loop.kind == "engine" else ():
+            if call.receiver in names:
+                yield error(
+                    f"{call.text} beside {loop.backward.name}",
+                    why=f"engine.step() alone knows {STEPS}, clipping and loss scale; this steps past them.",
+                    fix=f"Call {loop.backward.receiver}.step() and remove optimizer.step() and zero_grad().",
+                    at=call.place,
+                )
+
+
+@check(seen="read source")
+def scheduler_before_optimizer(script: Script) -> Iterator[Finding]:
+    """Find a scheduler that steps before the optimizer in each iteration.
+
+    The first value of the schedule is never used (torch warns of it once), and a warmup's rate is one step ahead.
+    """
+    for loop in loops(script):
+        steps = loop.optimizer_steps
+        scheduled = [call for call in loop.of("step") if is_scheduler(call)]
+        if len(steps) == 1 and len(scheduled) == 1 and _same_block(loop, steps[0], scheduled[0]):
+            if not (loop.before(scheduled[0], steps[0]) and loop.before(loop.backward, steps[0])):
+                continue
+            yield warning(
+                f"{scheduled[0].text} stands before {steps[0].text}",
+                why="The schedule's first value is skipped, and every rate comes a step early.",
+                fix="Call optimizer.step() first, then scheduler.step().",
+                at=scheduled[0].place,
+            )
+
+
+def _same_block(loop: Loop, one: Call, other: Call) -> bool:
+    return one.guards == other.guards and one.loops == other.loops and one.loops[-1] is loop.node

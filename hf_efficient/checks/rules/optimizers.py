@@ -1,0 +1,224 @@
+"""Mistakes in what an optimizer is told: Adafactor's step sizes, and the `optim` of TrainingArguments."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from hf_efficient.checks.check import check
+from hf_efficient.finding import Finding, error, warning
+from hf_efficient.reading.installed import tree
+from hf_efficient.reading.script import Call, Script
+from hf_efficient.reading.settings import NOTHING, UNKNOWN, Settings
+from hf_efficient.renames import OPTIMIZERS
+from hf_efficient.wording import nearest
+
+PACKAGES = {
+    "bitsandbytes": "adamw_bnb adamw_8bit paged_ ademamix lion_ rmsprop_bnb",
+    "galore_torch": "galore_",
+    "apollo_torch": "apollo_",
+    "lomo_optim": "lomo adalomo",
+    "grokadamw": "grokadamw",
+    "schedulefree": "schedule_free_",
+    "torch-optimi": "stable_adamw",
+    "torchao": "adamw_torch_4bit adamw_torch_8bit",
+}
+"""Package to the beginnings of the optimizers that it brings, seen in transformers 5.24, trainer_optimizer.py."""
+
+
+def adafactor_calls(script: Script) -> list[Call]:
+    """Return the calls of transformers' Adafactor; torch's and optimi's are others."""
+    return [call for call in script.calls if call.method == "Adafactor" and call.name.startswith("transformers.")]
+
+
+def _relative(values: Mapping[str, Any], open: bool) -> tuple[Any, Any, Any]:
+    """Return lr, relative_step and warmup_init as Adafactor takes them."""
+    unknown = UNKNOWN if open else None
+    step = values.get("relative_step", UNKNOWN if open else True)
+    return values.get("lr", unknown), step, values.get("warmup_init", UNKNOWN if open else False)
+
+
+@check({"transformers": ">=4.0"}, seen="ran on CPU")
+def adafactor_lr_with_relative_step(script: Script | None = None, optimizer: Settings = NOTHING) -> Iterator[Finding]:
+    """Find transformers' Adafactor with a learning rate and relative_step, or with warmup_init without it.
+
+    relative_step is True by default, so `Adafactor(params, lr=1e-3)` alone raises "Cannot combine manual `lr` and
+    `relative_step=True` options"; warmup_init=True wants relative_step=True.
+    """
+    made = (
+        [(call.keywords | _second(call), call.open, call.place) for call in adafactor_calls(script)] if script else []
+    )
+    kind = optimizer.text("class")
+    if script is None and kind in ("Adafactor", "transformers.Adafactor", "transformers.optimization.Adafactor"):
+        made.append((optimizer.values, optimizer.open, optimizer.place))
+    for values, open, place in made:
+        lr, relative, warmup = _relative(values, open)
+        if lr is not None and lr is not UNKNOWN and relative is True:
+            yield error(
+                f"Adafactor(lr={lr}, relative_step=True)" + ("" if "relative_step" in values else " (its default)"),
+                why="Adafactor computes its own step sizes with relative_step and refuses an lr beside it: ValueError.",
+                fix=f"Write lr={lr}, relative_step=False, scale_parameter=False, warmup_init=False; or lr=None with "
+                "relative_step=True and AdafactorSchedule(optimizer).",
+                at=place,
+            )
+        elif warmup is True and relative is False:
+            yield error(
+                "Adafactor(warmup_init=True, relative_step=False)",
+                why="warmup_init shapes the relative steps, and Adafactor refuses it without them: ValueError.",
+                fix="Set warmup_init=False, or relative_step=True with lr=None.",
+                at=place,
+            )
+
+
+def _second(call: Call) -> dict[str, Any]:
+    return {"lr": call.args[1]} if len(call.args) > 1 else {}
+
+
+@check({"transformers": ">=4.0"}, seen="ran on CPU")
+def adafactor_without_its_schedule(script: Script) -> Iterator[Finding]:
+    """Find Adafactor with lr=None handed to a Trainer without AdafactorSchedule.
+
+    Trainer makes its own schedule for it, of an optimizer whose lr is None: "unsupported operand type(s) for *:
+    'NoneType' and ...". AdafactorSchedule hands the optimizer's own steps to the log. Without Trainer, or with
+    optim="adafactor" (fixed lr), there is nothing to see.
+    """
+    relative = {}
+    for call in adafactor_calls(script):
+        lr, step, _ = _relative(call.keywords | _second(call), call.open)
+        if lr is None and step is True and call.target:
+            relative[call.target] = call
+    for call in script.calls:
+        pair = next((word.value for word in call.node.keywords if word.arg == "optimizers"), None)
+        if not call.method.endswith("Trainer") or not isinstance(pair, ast.Tuple) or len(pair.elts) != 2:
+            continue
+        optimizer, schedule = (ast.unparse(one) for one in pair.elts)
+        if optimizer in relative and schedule == "None":
+            yield error(
+                f"Adafactor with lr=None in {call.method}(optimizers=({optimizer}, None))",
+                why="The Trainer makes a linear schedule of an optimizer without lr: TypeError at train().",
+                fix=f"Pass optimizers=({optimizer}, AdafactorSchedule({optimizer})), or drop it and set "
+                'optim="adafactor" with learning_rate (relative_step=False).',
+                at=relative[optimizer].place,
+            )
+
+
+@cache
+def known_optimizers() -> tuple[str, ...]:
+    """Return the values of `optim` that the installed transformers knows; empty where it cannot be read."""
+    module = tree("transformers", "training_args.py")
+    for node in module.body if module else ():
+        if isinstance(node, ast.ClassDef) and node.name == "OptimizerNames":
+            values = [part.value for part in node.body if isinstance(part, ast.Assign)]
+            return tuple(str(value.value) for value in values if isinstance(value, ast.Constant))
+    return ()
+
+
+@check({"transformers": ">=5.0"}, seen="ran on CPU")
+def optimizer_unknown(trainer: Settings) -> Iterator[Finding]:
+    """Find an `optim` that the installed transformers does not know, renamed ones among them.
+
+    TrainingArguments raises ValueError ("... is not a valid OptimizerNames"): adamw_hf and adamw_apex_fused are gone
+    since transformers 5.
+    """
+    optim, known = trainer.text("optim"), known_optimizers()
+    name = optim.rpartition("OptimizerNames.")[2]
+    if not optim or not known or name in known or name.lower() in known or "." in name:
+        return
+    rename = OPTIMIZERS.get(optim)
+    close = rename.new if rename else nearest(optim, known)
+    yield error(
+        f"optim={optim!r}",
+        why=f"The installed transformers has no such optimizer{f', gone since {rename.since}' if rename else ''}: "
+        "TrainingArguments raises ValueError.",
+        fix=f"Set optim={close!r}." if close else f"Set one of {', '.join(known[:6])}, ...",
+        at=trainer.where("optim"),
+    )
+
+
+@check({"transformers": ">=5.0"}, seen="ran on CPU")
+def optimizer_package_missing(trainer: Settings, machine: Settings) -> Iterator[Finding]:
+    """Find an `optim` whose package the machine's list of packages says is not there.
+
+    The Trainer imports it when train() makes the optimizer. Only a setup that lists `machine.packages` with an empty
+    version (or null) for the package says so.
+    """
+    optim, packages = trainer.text("optim"), machine.get("packages")
+    if not isinstance(packages, Mapping):
+        return
+    for package, starts in PACKAGES.items():
+        spelled = [key for key in packages if str(key).replace("-", "_") == package.replace("-", "_")]
+        if optim and optim.startswith(tuple(starts.split())) and spelled and not packages[spelled[0]]:
+            yield error(
+                f"optim={optim!r} without the package {package}",
+                why="train() raises when it makes the optimizer: the package is not installed.",
+                fix=f"pip install {package.replace('_', '-')}, or set optim='adamw_torch_fused'.",
+                at=trainer.where("optim"),
+            )
+
+
+@check({"transformers": ">=5.0"}, seen="ran on CPU")
+def optim_args_unreadable(trainer: Settings) -> Iterator[Finding]:
+    """Find optim_args that Trainer cannot split.
+
+    It is one string, "key=value,key=value" (trainer_optimizer.py, _parse_optim_args): a dict has no replace(), and a
+    part without exactly one "=" cannot be unpacked. Both raise when train() makes the optimizer.
+    """
+    value = trainer.get("optim_args")
+    if isinstance(value, Mapping):
+        text = ",".join(f"{key}={one}" for key, one in value.items())
+        why = "It is read as a string; a dict has no replace(): AttributeError when train() makes the optimizer."
+    elif isinstance(value, str) and value and any(part.count("=") != 1 for part in value.split(",")):
+        text, why = re.sub(r"\s*[:;]\s*", "=", value), "Each part must be key=value: ValueError when train() starts."
+    else:
+        return
+    yield error(
+        f"optim_args={value!r}",
+        why=why,
+        fix=f'Write one string of key=value parts with commas between: optim_args="{text}".',
+        at=trainer.where("optim_args"),
+    )
+
+
+@check({"transformers": ">=5.0"}, seen="read source")
+def layerwise_optimizer_limits(trainer: Settings, processes: int | None = None) -> Iterator[Finding]:
+    """Find GaLore or APOLLO without target modules, or layerwise ones with accumulation or several processes.
+
+    Trainer raises for each when it makes the optimizer (trainer_optimizer.py).
+    """
+    optim, count = trainer.text("optim"), trainer.number("gradient_accumulation_steps")
+    if not optim.startswith(("galore_", "apollo_")):
+        return
+    reasons = []
+    if trainer.get("optim_target_modules") is None:
+        reasons.append('it needs optim_target_modules (such as "all-linear")')
+    if optim.endswith("_layerwise") and count > 1:
+        reasons.append(f"layerwise optimizers refuse gradient_accumulation_steps={count}")
+    if optim.endswith("_layerwise") and (processes or 1) > 1:
+        reasons.append(f"layerwise optimizers refuse {processes} processes")
+    if reasons:
+        yield error(
+            f"optim={optim!r}",
+            why=f"train() raises when it makes the optimizer: {'; '.join(reasons)}.",
+            fix=f'Set optim={optim.removesuffix("_layerwise")!r} with optim_target_modules="all-linear".',
+            at=trainer.where("optim"),
+        )
+
+
+@check({"transformers": ">=4.42"}, seen="read source")
+def schedule_free_with_a_schedule(trainer: Settings) -> Iterator[Finding]:
+    """Find a schedule-free optimizer beside a decaying schedule.
+
+    Its averaging takes the place of the schedule. With lr_scheduler_type at its default "linear" the rate is decayed
+    all the same, which the method is not made for; warmup_steps it takes over itself.
+    """
+    optim, kind = trainer.text("optim"), trainer.text("lr_scheduler_type")
+    if optim.startswith("schedule_free_") and kind and not kind.lower().endswith(("constant", "constant_with_warmup")):
+        yield warning(
+            f"optim={optim!r} with lr_scheduler_type={kind!r}",
+            why="The weights are averaged in place of a decay, and the schedule decays the rate on top.",
+            fix='Set lr_scheduler_type="constant" (warmup_steps stays).',
+            at=trainer.where("lr_scheduler_type"),
+        )

@@ -1,0 +1,178 @@
+"""The runs that the files describe: which script goes with which command, launch file and DeepSpeed file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import product
+from typing import Any
+
+from hf_efficient.doctor.arguments import arguments_setup
+from hf_efficient.doctor.gather import deepspeed_names, same_file
+from hf_efficient.reading.machines import at_hand, machine_settings
+from hf_efficient.reading.parts import Command, Part
+from hf_efficient.reading.script_setup import setups
+from hf_efficient.reading.settings import Settings
+from hf_efficient.reading.setup import SUBJECTS, Setup
+
+LIMIT = 64
+"""Runs looked at for one answer."""
+AROUND = {"machine", "processes", "launcher", "env", "data", "eval"}
+"""What a setup document may say of a run that other files describe."""
+
+
+def runs_of(parts: Sequence[Part], *, machine: Settings | None = None, model: Settings | None = None) -> list[Setup]:
+    """Return one setup for each run: each script under each command and file that may go with it.
+
+    `machine` and `model` are what the user says to check against, over what the files say.
+    """
+    documents = [part.setup for part in parts if part.setup is not None]
+    around = [document for document in documents if _subjects(document) <= AROUND]
+    whole = [document for document in documents if not _subjects(document) <= AROUND]
+    bare = _bare(parts)
+    if len(whole) == 1 and bare:
+        around, whole = [*around, *whole], []
+    overlay = reduce(merged, [*around, *(_beside(part) for part in parts)], Setup())
+    alone = bool(documents) or overlay.checkpoint is not None
+    found = [merged(run, overlay) for run in [*bare, *whole]] or ([overlay] if alone else [])
+    return [_at(run, machine, model) for run in found[:LIMIT]]
+
+
+def merged(run: Setup, more: Setup) -> Setup:
+    """Return a run with what another setup says besides; the other wins key by key."""
+    values: dict[str, Any] = {}
+    for name in (*SUBJECTS, "checkpoint"):
+        one, other = getattr(run, name), getattr(more, name)
+        values[name] = other.over(one) if one is not None and other is not None else other if one is None else one
+    for name in ("processes", "launcher", "script"):
+        values[name] = getattr(more, name) if getattr(more, name) is not None else getattr(run, name)
+    names = tuple(dict.fromkeys((*run.files, *more.files)))
+    return replace(run, **values, files=names, references=(*run.references, *more.references))
+
+
+def _subjects(setup: Setup) -> set[str]:
+    return {name for name, value in setup.subjects() if value is not None} - {"files", "effective", "references"}
+
+
+def _beside(part: Part) -> Setup:
+    """Return what a model's configuration or a checkpoint folder adds to every run."""
+    if part.kind == "config":
+        config = Settings({"config": part.settings.values}, place=part.settings.place)
+        return Setup(model=config, files=(part.file,))
+    if part.kind == "checkpoint":
+        return Setup(checkpoint=part.settings, files=(part.file,))
+    return Setup()
+
+
+def _bare(parts: Sequence[Part]) -> list[Setup]:
+    """Return the runs that scripts, commands, launch files, DeepSpeed files and files of arguments make together."""
+    scripts = [part for part in parts if part.kind == "script"]
+    commands = [command for part in parts for command in part.commands]
+    starts = [_started(part, command, parts) for part in scripts for command in _commands(part, commands)]
+    alone = [command for command in commands if not any(same_file(command.script, part.file) for part in scripts)]
+    if not (starts and scripts):
+        starts += [_started(None, command, parts) for command in alone]
+    if not starts:
+        starts = [_started(None, None, parts)]
+    return [run for many in starts for run in many]
+
+
+def _commands(script: Part, commands: Sequence[Command]) -> list[Command | None]:
+    """Return the commands that start a script; one None where none does."""
+    mine = [command for command in commands if same_file(command.script, script.file)]
+    unnamed = [command for command in commands if not command.script]
+    return [*(mine or unnamed)] or [None]
+
+
+def _started(script: Part | None, command: Command | None, parts: Sequence[Part]) -> list[Setup]:
+    """Return the runs of a script (or of none) under a command (or none), one for each choice of files beside them."""
+    found = []
+    for base in _bases(script):
+        launches = _launches(command, base, parts)
+        for launch, arguments in product(launches, _arguments(command, parts)):
+            run = _with_arguments(_with_launch(base, command, launch), command, arguments)
+            found += [_with_deepspeed(run, part) for part in _deepspeeds(run, parts)]
+    return [run for run in found if _subjects(run)][:LIMIT]
+
+
+def _bases(part: Part | None) -> list[Setup]:
+    """Return what a script says by itself: one setup for each configuration that it builds."""
+    if part is None or part.script is None:
+        return [Setup()]
+    own = setups(part.script) or [Setup(script=part.script)]
+    return [replace(setup, files=(part.file,)) for setup in own]
+
+
+def _launches(command: Command | None, base: Setup, parts: Sequence[Part]) -> list[Part | None]:
+    """Return the launch files that may go with a command: the named one, else all of them, else none."""
+    launches = [part for part in parts if part.kind == "launch"]
+    if command is not None and command.launcher != "accelerate":
+        return [None]
+    if command is not None and command.config_file:
+        return [part for part in launches if same_file(command.config_file, part.file)] or [None]
+    return [*launches] or [None]
+
+
+def _arguments(command: Command | None, parts: Sequence[Part]) -> list[Part | None]:
+    files = [part for part in parts if part.kind == "arguments"]
+    named = [part for part in files if command and any(same_file(name, part.file) for name in command.files)]
+    return [*(named or files)] or [None]
+
+
+def _deepspeeds(run: Setup, parts: Sequence[Part]) -> list[Part | None]:
+    """Return the DeepSpeed files that may go with a run: those it names, else all that were given."""
+    files = [part for part in parts if part.kind == "deepspeed"]
+    names = [*run.references, *(n for part in parts if part.file in run.files for n in deepspeed_names(part))]
+    for subject in (run.trainer, run.accelerator):
+        names.append(subject.text("deepspeed") if subject is not None else "")
+    named = [part for part in files if any(same_file(name, part.file) for name in names if name)]
+    return [*(named or files)] or [None]
+
+
+def _with_launch(base: Setup, command: Command | None, launch: Part | None) -> Setup:
+    run = base
+    if launch is not None:
+        run = merged(run, Setup(launch=launch.settings, files=(launch.file,), launcher="accelerate"))
+    if command is not None:
+        more = Setup(
+            launch=command.launch or None,
+            env=command.env or None,
+            launcher=command.launcher,
+            processes=command.processes,
+        )
+        run = merged(run, more)
+    processes = run.launch.number("num_processes") if run.launch is not None else None
+    if run.processes is None and isinstance(processes, int):
+        run = replace(run, processes=processes)
+    return run
+
+
+def _with_arguments(run: Setup, command: Command | None, arguments: Part | None) -> Setup:
+    """Lay files of arguments and then the command line over what the script itself says."""
+    if arguments is not None:
+        run = merged(arguments_setup(run, arguments.settings), Setup(files=(arguments.file,)))
+    if command is not None and command.arguments:
+        run = arguments_setup(run, command.arguments)
+    return run
+
+
+def _with_deepspeed(run: Setup, part: Part | None) -> Setup:
+    return run if part is None else merged(run, Setup(deepspeed=part.settings, files=(part.file,)))
+
+
+def _at(run: Setup, machine: Settings | None, model: Settings | None) -> Setup:
+    """Return a run on the machine and with the model that the user says, else that the files say, else this machine."""
+    said = [settings for settings in (machine, run.machine) if settings]
+    here = machine_settings(said[0].over(said[1]) if len(said) > 1 else said[0]) if said else at_hand()
+    if machine is not None and run.machine is not None and run.machine.text("gpu"):
+        kept = {k: v for k, v in run.machine.values.items() if k in ("gpus", "packages")}
+        here = machine_settings(Settings(kept | machine.values))
+    if model is not None:
+        run = replace(run, model=model.over(run.model or Settings()))
+    return replace(run, machine=here if here else None)
+
+
+def files_of(runs: Iterable[Setup]) -> list[str]:
+    """Return the files that the runs were made of, in their order."""
+    return list(dict.fromkeys(file for run in runs for file in run.files))

@@ -1,0 +1,1 @@
+"""Files become settings: scripts by their syntax trees, shell lines, YAML, JSON, folders; nothing is executed."""
