@@ -31,7 +31,7 @@ def doctor(
     format: Format = "table",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Find what is wrong in files that make a training together, and what each setting ends up as; runs none of them."""
+    """Find what is wrong in files that make a training, and what each setting ends up as; runs none of them."""
     from hf_efficient.doctor import examine_files
 
     form = "json" if as_json else format

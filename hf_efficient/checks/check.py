@@ -20,7 +20,6 @@ from hf_efficient.reading.setup import Setup
 from hf_efficient.wording import listed
 
 Function = Callable[..., Iterator[Finding]]
-REQUIRED = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class Check:
     def findings(self, setup: Setup) -> Iterator[Finding]:
         """Yield what the check finds in a setup; nothing where a subject it needs is missing or releases differ."""
         given: dict[str, Any] = {**dict(setup.subjects()), "setup": setup}
-        parameters = inspect.signature(self.function).parameters
-        if any(p.default is REQUIRED and name not in given for name, p in parameters.items()):
+        parameters = _parameters(self.function)
+        if any(required and name not in given for name, required in parameters.items()):
             return
         if not all(_holds(package, spec, setup.machine) for package, spec in self.holds.items()):
             return
@@ -66,6 +65,7 @@ def check(holds: Mapping[str, str] | None = None, *, seen: str = "read source") 
 
     def made(function: Function) -> Function:
         code = function.__name__.replace("_", "-")
+        assert code not in _CHECKS, f"two checks are called {code}"
         _CHECKS[code] = Check(code, function, dict(holds or {}), seen, function.__module__.rpartition(".")[2])
         return function
 
@@ -73,6 +73,12 @@ def check(holds: Mapping[str, str] | None = None, *, seen: str = "read source") 
 
 
 _CHECKS: dict[str, Check] = {}
+
+
+@cache
+def _parameters(function: Function) -> Mapping[str, bool]:
+    """Return a check's parameters, and whether each must be there."""
+    return {name: p.default is p.empty for name, p in inspect.signature(function).parameters.items()}
 
 
 @cache
@@ -89,8 +95,17 @@ def version(package: str, machine: Settings | None) -> Version | None:
     """Return the version that the run uses: what the setup says, else what is installed here; None: unknown."""
     said: Any = machine.get("packages") if machine else None
     text = said.get(package) if isinstance(said, Mapping) else None
+    return _version(str(text)) if text else _installed(package)
+
+
+@cache
+def _installed(package: str) -> Version | None:
+    return _version(installed_packages().get(package, ""))
+
+
+def _version(text: str) -> Version | None:
     try:
-        return Version(str(text or installed_packages().get(package) or ""))
+        return Version(text)
     except InvalidVersion:
         return None
 

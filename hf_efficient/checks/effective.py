@@ -41,7 +41,7 @@ def effective(setup: Setup) -> dict[str, Knob]:
 
 
 def precision(setup: Setup) -> Knob | None:
-    """Return bf16, fp16, fp8 or fp32: the script's flag, then the environment or the launcher, then DeepSpeed's file."""
+    """Return bf16, fp16, fp8 or fp32: the script's flag, then environment or launcher, then DeepSpeed's file."""
     said = _flag(setup) or environment_precision(setup)
     if said is not None:
         return said
@@ -78,7 +78,8 @@ def environment_precision(setup: Setup) -> Knob | None:
     """Return the precision that the launcher hands over: the environment, then `mixed_precision` of the launch file."""
     env, launch = setup.env or NOTHING, setup.launch or NOTHING
     value = env.get("ACCELERATE_MIXED_PRECISION")
-    if isinstance(value, str):
+    # accelerate launch writes the variable itself, "no" among them, over what the shell exports
+    if isinstance(value, str) and not launch.said("mixed_precision"):
         by = "ACCELERATE_MIXED_PRECISION"
         return Knob("fp32" if value == "no" else value, by, env.where("ACCELERATE_MIXED_PRECISION"))
     value = launch.text("mixed_precision")
@@ -187,6 +188,16 @@ def _engine(setup: Setup, _: Mapping[str, Knob]) -> Knob | None:
     return Knob("one process", setup.launcher or "the setup") if setup.processes == 1 else None
 
 
+def _checkpointing(setup: Setup, _: Mapping[str, Knob]) -> Knob | None:
+    """Return the new name's value, and the old name's only where the new one is not set, as transformers does."""
+    if setup.trainer is None:
+        return None
+    new, old = (
+        _said(setup.trainer, f"{kind}_checkpointing", "TrainingArguments") for kind in ("activation", "gradient")
+    )
+    return new if new is not None else old
+
+
 def _field(key: str) -> Callable[[Setup, Mapping[str, Knob]], Knob | None]:
     return lambda setup, _: _said(setup.trainer, key, "TrainingArguments") if setup.trainer is not None else None
 
@@ -221,7 +232,7 @@ KNOBS: Mapping[str, Callable[[Setup, Mapping[str, Knob]], Knob | None]] = {
     "max_grad_norm": _clipping,
     "optimizer": _optimizer,
     "learning_rate": _field("learning_rate"),
-    "activation_checkpointing": _field("activation_checkpointing"),
+    "activation_checkpointing": _checkpointing,
     "torch_compile": _field("torch_compile"),
     "tf32": _field("tf32"),
     "dataloader_num_workers": _field("dataloader_num_workers"),

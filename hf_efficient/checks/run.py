@@ -15,7 +15,8 @@ from hf_efficient.wording import one_sentence
 
 def run_checks(setup: Mapping[str, Any]) -> list[Finding]:
     """Return what every check finds in a setup document: a mapping with any of the keys trainer, sft, accelerator,
-    launch, deepspeed, env, model, peft, data, dataloader, optimizer, scheduler, eval, machine, processes, launcher, script.
+    launch, deepspeed, env, model, peft, data, dataloader, optimizer, scheduler, eval, machine, processes, launcher,
+    script.
 
     Raises ValueError for what is no setup document. Errors come first. Releases are those of `machine.packages`, else
     the installed ones. Source: each check's page, `hf-efficient explain CODE`.

@@ -32,5 +32,5 @@ def _from_hub(name: str) -> Path:
         return Path(hf_hub_download(name, "config.json"))
     except Exception as error:  # the Hub has a dozen kinds, from an invalid id to no network
         raise ValueError(
-            f"The config.json of {name} cannot be had ({one_sentence(error)[:200]}): name a folder that has one, or go online."
+            f"The config.json of {name} cannot be had ({one_sentence(error)[:200]}): name a folder that has it."
         ) from None

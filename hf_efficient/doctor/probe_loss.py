@@ -47,20 +47,8 @@ def _finding(subject: Subject, tried: tuple[Any, Any], *, steps: int, at: Place)
     uses = "divides by num_items_in_batch" if verdict.divides else "drops num_items_in_batch"
     on = f"gradient_accumulation_steps={steps or TRIED_STEPS}{'' if steps else ' (to try it)'}"
     if _is_off(stock.factor):
-        twice = " (it is divided by the steps a second time)" if stock.factor < 1 else ""
-        level = error if steps else warning
-        return level(
-            f"Probed on {subject.said}: its loss {uses}, and with {on} Trainer multiplies loss and gradient by "
-            f"{stock.factor:g}{twice}",
-            why=f"The update is {stock.factor:g} times that of one big batch: learning rate, clipping and the logged "
-            "loss all mean something else than without accumulation.",
-            fix="Remove loss_is_scaled_for_ga = False and model_accepts_loss_kwargs = False: this head needs neither."
-            if stock.factor < 1
-            else "Set `loss_is_scaled_for_ga = False` on a subclass of Trainer (or trainer.model_accepts_loss_kwargs = "
-            "False), or call hf_efficient's exact_accumulation(trainer) before trainer.train(), which also weighs "
-            "micro-batches by their items.",
-            at=at,
-        ).coded("probe-loss-scale")
+        what = f"its loss {uses}, and with {on} Trainer multiplies loss and gradient by {stock.factor:g}"
+        return _scaled(f"Probed on {subject.said}: {what}", stock.factor, sure=bool(steps), at=at)
     if verdict.problem or not (stock.exact or steps == 1):
         why = verdict.problem or (
             "it counts its items differently from Trainer"
@@ -81,6 +69,22 @@ def _finding(subject: Subject, tried: tuple[Any, Any], *, steps: int, at: Place)
         if verdict.divides or steps > 1
         else "Nothing has to be changed; accumulation would need loss_is_scaled_for_ga = False or exact_accumulation"
         "(trainer).",
+        at=at,
+    ).coded("probe-loss-scale")
+
+
+def _scaled(what: str, factor: float, *, sure: bool, at: Place) -> Finding:
+    """Return the finding of a loss that accumulation scales; a warning where the number of steps is not known."""
+    twice = " (it is divided by the steps a second time)" if factor < 1 else ""
+    return (error if sure else warning)(
+        f"{what}{twice}",
+        why=f"The update is {factor:g} times that of one big batch: learning rate, clipping and the logged loss all "
+        "mean something else than without accumulation.",
+        fix="Remove loss_is_scaled_for_ga = False and model_accepts_loss_kwargs = False: this head needs neither."
+        if factor < 1
+        else "Set `loss_is_scaled_for_ga = False` on a subclass of Trainer (or trainer.model_accepts_loss_kwargs = "
+        "False), or call hf_efficient's exact_accumulation(trainer) before trainer.train(), which also weighs "
+        "micro-batches by their items.",
         at=at,
     ).coded("probe-loss-scale")
 

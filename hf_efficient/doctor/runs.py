@@ -44,11 +44,17 @@ def merged(run: Setup, more: Setup) -> Setup:
     values: dict[str, Any] = {}
     for name in (*SUBJECTS, "checkpoint"):
         one, other = getattr(run, name), getattr(more, name)
-        values[name] = other.over(one) if one is not None and other is not None else other if one is None else one
+        values[name] = (
+            _both(name, one, other) if one is not None and other is not None else other if one is None else one
+        )
     for name in ("processes", "launcher", "script"):
         values[name] = getattr(more, name) if getattr(more, name) is not None else getattr(run, name)
     names = tuple(dict.fromkeys((*run.files, *more.files)))
     return replace(run, **values, files=names, references=(*run.references, *more.references))
+
+
+def _both(name: str, one: Settings, other: Settings) -> Settings:
+    return other.deeply_over(one) if name == "launch" else other.over(one)
 
 
 def _subjects(setup: Setup) -> set[str]:

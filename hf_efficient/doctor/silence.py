@@ -43,7 +43,7 @@ def _without_reason(code: str, at: Place) -> Finding:
     return warning(
         f"{code} is to be ignored here, and no reason is given",
         why="A silence without a reason outlives its cause, so the finding is still told.",
-        fix=f'Write the reason behind it: `# hf-efficient: ignore[{code}] because ...`, or in [{TABLE}] {code} = "...".',
+        fix=f'Write it behind the code: `# hf-efficient: ignore[{code}] REASON`, or in [{TABLE}] {code} = "REASON".',
         at=at,
     ).coded("silence-without-reason")
 

@@ -10,7 +10,7 @@ from hf_efficient.reading.settings import UNKNOWN, Settings
 
 
 def machine_settings(machine: Settings) -> Settings:
-    """Return the machine with capability (a list of two), memory_gib and accelerator of its card, where that is known."""
+    """Return the machine with capability (a list of two), memory_gib and accelerator of its card, if that is known."""
     capability = machine.get("capability")
     plain = isinstance(capability, list | tuple) and all(isinstance(part, int) for part in capability)
     values = {"capability": list(capability)} if plain else {"capability": UNKNOWN}

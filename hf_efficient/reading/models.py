@@ -9,7 +9,8 @@ from hf_efficient.reading.settings import UNKNOWN, Settings
 
 DTYPES = {
     "float16": "float16", "half": "float16", "fp16": "float16", "bfloat16": "bfloat16", "bf16": "bfloat16",
-    "float32": "float32", "float": "float32", "fp32": "float32", "float64": "float64", "double": "float64", "auto": "auto",
+    "float32": "float32", "float": "float32", "fp32": "float32", "float64": "float64", "double": "float64",
+    "auto": "auto",
 }  # fmt: skip
 
 
@@ -20,7 +21,7 @@ def dtype(value: Any) -> Any:
 
 
 def model_settings(model: Settings) -> Settings:
-    """Return the model with its dtypes in one spelling, and with what its `config` says where nobody else does.
+    """Return the model with its dtypes in one spelling and what its `config` says where nobody else does.
 
     transformers 5 loads a checkpoint in the dtype that it was saved in, where no dtype is asked for; so `load_dtype` is
     `checkpoint_dtype` then, and unknown where that is.
@@ -38,7 +39,7 @@ def model_settings(model: Settings) -> Settings:
 
 
 def from_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return model_type, checkpoint_dtype, vocab_size, hidden_size and, where one is named, the class, of a config.json.
+    """Return model_type, checkpoint_dtype, vocab_size, hidden_size and the class, as far as a config.json names them.
 
     Sizes stand at the top or in the configuration of the text model of a composite one.
     """

@@ -137,6 +137,16 @@ class Settings:
             defaults=other.defaults | self.defaults,
         )
 
+    def deeply_over(self, other: Settings) -> Settings:
+        """Return both, these winning leaf by leaf: `zero_stage` of a command does not hide the file's other keys."""
+        return Settings(
+            _deep(other.values, self.values),
+            place=self.place if self.values else other.place,
+            places=other.places | self.places,
+            open=self.open or other.open,
+            defaults=other.defaults | self.defaults,
+        )
+
     def _find(self, path: str) -> Any:
         value: Any = self.values
         for key in path.split("."):
@@ -151,6 +161,14 @@ class Settings:
 _ABSENT = object()
 NOTHING = Settings()
 """A subject that no file speaks of."""
+
+
+def _deep(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    made = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(made.get(key), Mapping)
+        made[key] = _deep(made[key], value) if both else value
+    return made
 
 
 def _leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

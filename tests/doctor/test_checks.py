@@ -19,7 +19,8 @@ def _examples() -> dict[str, tuple[list[Any], list[Any]]]:
     found: dict[str, tuple[list[Any], list[Any]]] = {}
     for path in sorted((HERE / "examples").glob("*.py")):
         spec = importlib.util.spec_from_file_location(f"examples_{path.stem}", path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         assert not found.keys() & module.EXAMPLES.keys()

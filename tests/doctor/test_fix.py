@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import sys
+import warnings
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from hf_efficient.doctor.fix.cures import CURES
 from hf_efficient.doctor.fix.mapping import Change, changed
 from hf_efficient.doctor.fix.mend import NAMES
 from hf_efficient.doctor.fix.text import UnsafeError, edited, taken_out
+from hf_efficient.renames import FIELDS
 
 SCRIPT = '''#!/usr/bin/env python
 # -*- coding: utf-8 -*-
@@ -303,6 +305,29 @@ def test_a_script_keeps_every_other_line(newline: str, mark: str, tmp_path: Path
     assert "no_cuda is left in printed, which other lines use as well" in told
     ast.parse(expected)
     assert _mend(path)[0] == []
+
+
+OLD = {
+    "evaluation_strategy": "no", "group_by_length": True, "warmup_ratio": 0.1, "torchdynamo": "eager",
+    "per_gpu_train_batch_size": 2, "per_gpu_eval_batch_size": 2, "fsdp_min_num_params": 10, "xpu_backend": None,
+    "fsdp_transformer_layer_cls_to_wrap": "Layer", "dispatch_batches": False, "split_batches": False,
+    "push_to_hub_model_id": "a/b", "push_to_hub_token": "t", "gradient_checkpointing": True,
+    "gradient_checkpointing_kwargs": {"use_reentrant": False}, "evaluate_during_training": False, "sharded_ddp": False,
+    "logging_dir": "runs", "past_index": -1, "tpu_metrics_debug": False,
+}  # fmt: skip
+"""Values of 4.x; a field that is not here is tried with True."""
+
+
+@pytest.mark.parametrize("name", [name for name in FIELDS if name != "push_to_hub_organization"])
+def test_mended_arguments_can_be_made(name: str, tmp_path: Path) -> None:
+    """The installed TrainingArguments take what is written instead of each old name, without a warning."""
+    text = "from transformers import TrainingArguments\n"
+    text += f"args = TrainingArguments(output_dir={str(tmp_path)!r}, {name}={OLD.get(name, True)!r})\n"
+    (path,) = _written({"train.py": text}, tmp_path)
+    assert _mend(path)[0] == ["train.py"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        exec(path.read_text(), {})
 
 
 def test_a_script_in_another_encoding_keeps_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hf_efficient.reading.setup import Setup
 STEPS, CLIPPING = "gradient_accumulation_steps", "gradient_clipping"
 
 
-@check({"accelerate": ">=1.0", "deepspeed": ">=0.10"}, seen="ran on CPU")
+@check({"accelerate": ">=1.0", "deepspeed": ">=0.10"})
 def deepspeed_accumulation_beats_code(setup: Setup, zero: Settings, accelerator: Settings) -> Iterator[Finding]:
     """Find a hand-written loop whose accumulation is another than DeepSpeed's configuration says.
 
@@ -83,7 +83,7 @@ def deepspeed_accumulation_missing(setup: Setup, trainer: Settings, deepspeed: S
     )
 
 
-@check({"transformers": ">=4.46", "accelerate": ">=1.0"}, seen="ran on CPU")
+@check({"transformers": ">=4.46", "accelerate": ">=1.0"})
 def launcher_deepspeed_against_arguments(launch: Settings, trainer: Settings) -> Iterator[Finding]:
     """Find ZeRO keys of the accelerate YAML that differ from the Trainer's arguments.
 
@@ -153,7 +153,7 @@ def _clips_at(setup: Setup, zero: Settings) -> Any:
     return zero.number(CLIPPING)
 
 
-@check({"accelerate": ">=1.0"}, seen="ran on CPU")
+@check({"accelerate": ">=1.0"})
 def launcher_accumulation_auto(setup: Setup, launch: Settings, trainer: Settings = NOTHING) -> Iterator[Finding]:
     """Find gradient_accumulation_steps "auto" in the accelerate YAML.
 

@@ -11,7 +11,8 @@ from hf_efficient.finding import Finding, error, info, warning
 from hf_efficient.reading.settings import NOTHING, UNKNOWN, Settings
 
 WHOLE = ("min_loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis")
-LEAST = {"min_loss_scale": 1, "loss_scale_window": 1, "initial_scale_power": 0, "hysteresis": 1}
+POSITIVE = ("min_loss_scale", "loss_scale_window")
+"""Those that must be at least 1 while the scale is dynamic."""
 USUAL = {"min_loss_scale": 1, "loss_scale_window": 1000, "initial_scale_power": 16, "hysteresis": 2}
 
 
@@ -28,10 +29,11 @@ def deepspeed_loss_scale_not_whole(deepspeed: Settings) -> Iterator[Finding]:
         return
     for key in WHOLE:
         value = deepspeed.number(f"fp16.{key}")
-        if value is not UNKNOWN and (not _whole(value) or value < LEAST[key]):
+        dynamic = deepspeed.number("fp16.loss_scale") == 0 or not deepspeed.said("fp16.loss_scale")
+        if value is not UNKNOWN and (not _whole(value) or (key in POSITIVE and value < 1 and dynamic)):
             yield error(
                 f"fp16.{key} is {value}",
-                why=f"{key} must be an integer of at least {LEAST[key]} (>= {LEAST[key]}); DeepSpeed refuses it.",
+                why=f"{key} must be an integer{' >= 1' if key in POSITIVE else ''}; DeepSpeed refuses it.",
                 fix=f'Write "{key}": {USUAL[key]}, or leave it out; where the scale falls to its floor, train in bf16 '
                 "instead (fp16.enabled false, bf16.enabled true).",
                 at=deepspeed.where(f"fp16.{key}"),

@@ -111,7 +111,7 @@ def deepspeed_scheduler_beside_type(trainer: Settings, deepspeed: Settings) -> I
     )
 
 
-@check({"deepspeed": ">=0.19.6"}, seen="ran on CPU")
+@check({"deepspeed": ">=0.19.6"})
 def deepspeed_scheduler_unusable(deepspeed: Settings) -> Iterator[Finding]:
     """Find a scheduler block that DeepSpeed cannot build: an unknown type, or no warmup steps.
 

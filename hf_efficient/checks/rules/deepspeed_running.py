@@ -16,7 +16,7 @@ def _is_3(zero: Settings) -> bool:
     return bool(zero.number("stage") == 3)
 
 
-@check({"transformers": ">=4.46"}, seen="ran on CPU")
+@check({"transformers": ">=4.46"})
 def deepspeed_evaluates_before_training(setup: Setup, zero: Settings, trainer: Settings) -> Iterator[Finding]:
     """Find evaluate() or predict() before train() on one Trainer under DeepSpeed.
 

@@ -54,7 +54,7 @@ def zero3_saves_no_weight_file(setup: Setup, zero: Settings, trainer: Settings) 
     )
 
 
-@check({"accelerate": ">=1.0", "deepspeed": ">=0.10"}, seen="ran on CPU")
+@check({"accelerate": ">=1.0", "deepspeed": ">=0.10"})
 def zero3_state_dict_refused(setup: Setup, zero: Settings) -> Iterator[Finding]:
     """Find a hand-written ZeRO-3 loop that asks for the whole weights without gathering them.
 

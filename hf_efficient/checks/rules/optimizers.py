@@ -43,7 +43,7 @@ def _relative(values: Mapping[str, Any], open: bool) -> tuple[Any, Any, Any]:
 
 @check({"transformers": ">=4.0"}, seen="ran on CPU")
 def adafactor_lr_with_relative_step(script: Script | None = None, optimizer: Settings = NOTHING) -> Iterator[Finding]:
-    """Find transformers' Adafactor with a learning rate and relative_step, or with warmup_init without it.
+    """Find an lr beside relative_step=True of transformers' Adafactor, or warmup_init=True without relative_step.
 
     relative_step is True by default, so `Adafactor(params, lr=1e-3)` alone raises "Cannot combine manual `lr` and
     `relative_step=True` options"; warmup_init=True wants relative_step=True.

@@ -47,7 +47,7 @@ def source_of(path: Path) -> Source | None:
 
 
 def require_writable(source: Source) -> None:
-    """Raise ValueError in one sentence where a file is read-only, its folder takes no new file, or it is another now."""
+    """Raise ValueError in one sentence where a file is read-only, its folder takes no new file, or it has changed."""
     real = source.path.resolve()
     if not real.stat().st_mode & 0o222 or not os.access(real, os.W_OK):
         raise ValueError(
