@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from hf_efficient import __version__, render_doctor
+from hf_efficient import render_doctor
 from hf_efficient.options import print_json
 
 Files = Annotated[
@@ -50,7 +50,7 @@ def doctor(
     elif form == "sarif":
         from hf_efficient.doctor.sarif import sarif
 
-        print_json(sarif(report.findings, __version__))
+        print_json(sarif(report.findings))
     else:
         render_doctor.report(report.data())
     if report.failed:

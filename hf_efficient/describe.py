@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from hf_efficient.checks.check import Check, checks
+from hf_efficient.checks.check import checks
+from hf_efficient.doctor.pages import PAGES
 from hf_efficient.effective_batch import at_processes, effective_batch
 from hf_efficient.machine import Machine, cards
 from hf_efficient.merge import make_plan, parse
@@ -39,8 +40,8 @@ def page(name: str, machine: Machine) -> Row:
 
     Of a check's code it returns what the check finds, why that is wrong, and for which releases.
     """
-    if name in checks():
-        return _check_page(checks()[name])
+    if name in checks() or name in PAGES:
+        return _check_page(name)
     subject = parse(name)
     plan = make_plan(subject, machine=machine)
     function = read(name)[0]
@@ -134,21 +135,27 @@ KINDS: Mapping[str, Callable[[], list[Row]]] = {
     "presets": _presets,
     "recipes": lambda: [{"name": name, "doc": file.doc} for name, file in shipped("recipes").items()],
     "configs": lambda: [{"name": name, "doc": file.doc} for name, file in shipped("configs").items()],
-    "checks": lambda: [_check_row(check) for check in checks().values()],
+    "checks": lambda: [_check_row(code) for code in (*checks(), *PAGES)],
     "gpus": lambda: [_card(machine) for machine in cards()],
 }
 """Every kind of list under its name on the command line."""
 
 
-def _check_row(check: Check) -> Row:
-    return {"name": check.code, "family": check.family, "finds": check.doc.splitlines()[0], "holds_for": check.releases}
+def _check_row(code: str) -> Row:
+    check = checks().get(code)
+    doc, family, holds = (
+        (check.doc, check.family, check.releases) if check else (PAGES[code], "reading", "every release")
+    )
+    family = "probe" if code.startswith("probe-") else family
+    return {"name": code, "family": family, "finds": doc.splitlines()[0], "holds_for": holds}
 
 
-def _check_page(check: Check) -> Row:
+def _check_page(code: str) -> Row:
     """Return a check as a page: the fields that pages of tricks have are empty where a check has nothing to say."""
-    empty: Row = {"settings": [], "needs": [], "checks": [check.code], "figures": []}
-    about = {"family": check.family, "holds_for": check.releases, "known_by": check.seen}
-    return {"name": check.code, "doc": check.doc} | about | empty
+    check, row = checks().get(code), _check_row(code)
+    empty: Row = {"settings": [], "needs": [], "checks": [code], "figures": []}
+    about = {"family": row["family"], "holds_for": row["holds_for"], "known_by": check.seen if check else ""}
+    return {"name": code, "doc": check.doc if check else PAGES[code]} | about | empty
 
 
 def _card(machine: Machine) -> Row:

@@ -141,7 +141,10 @@ _LOADING = (
         "load_in_8bit", "quantization_config", "transformers 5", "True becomes BitsAndBytesConfig(load_in_8bit=True)"
     ),
     Rename(
-        "use_flash_attention_2", "attn_implementation", "transformers 5", "True becomes 'flash_attention_2'",
+        "use_flash_attention_2",
+        "attn_implementation",
+        "transformers 5",
+        "True becomes 'flash_attention_2'",
         becomes=_if_true("flash_attention_2"),
     ),
     Rename("use_auth_token", "token", "transformers 5"),

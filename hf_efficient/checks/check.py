@@ -16,7 +16,6 @@ from packaging.version import InvalidVersion, Version
 from hf_efficient.finding import Finding
 from hf_efficient.machine import installed_packages
 from hf_efficient.reading.settings import Settings
-from hf_efficient.reading.setup import Setup
 from hf_efficient.wording import listed
 
 Function = Callable[..., Iterator[Finding]]
@@ -44,13 +43,12 @@ class Check:
         """Return the releases in words."""
         return listed(f"{package} {spec}" for package, spec in self.holds.items()) if self.holds else "every release"
 
-    def findings(self, setup: Setup) -> Iterator[Finding]:
-        """Yield what the check finds in a setup; nothing where a subject it needs is missing or releases differ."""
-        given: dict[str, Any] = {**dict(setup.subjects()), "setup": setup}
+    def findings(self, given: Mapping[str, Any]) -> Iterator[Finding]:
+        """Yield what the check finds in a setup's subjects; nothing where one is missing or the releases differ."""
         parameters = _parameters(self.function)
         if any(required and name not in given for name, required in parameters.items()):
             return
-        if not all(_holds(package, spec, setup.machine) for package, spec in self.holds.items()):
+        if not all(_holds(package, spec, given.get("machine")) for package, spec in self.holds.items()):
             return
         found = self.function(**{name: given[name] for name in parameters if name in given})
         yield from (finding.coded(self.code) for finding in found)
@@ -112,4 +110,9 @@ def _version(text: str) -> Version | None:
 
 def _holds(package: str, spec: str, machine: Settings | None) -> bool:
     found = version(package, machine)
-    return found is None or SpecifierSet(spec).contains(found, prereleases=True)
+    return found is None or _contains(spec, found)
+
+
+@cache
+def _contains(spec: str, version: Version) -> bool:
+    return SpecifierSet(spec).contains(version, prereleases=True)

@@ -32,7 +32,8 @@ def with_effective(setup: Setup) -> Setup:
 
 def examine(known: Setup) -> list[Finding]:
     """Return what every check finds in a setup `with_effective`, errors first; an equal finding is told once."""
-    return in_order(finding for check in checks().values() for finding in _asked(check, known))
+    given = {**dict(known.subjects()), "setup": known}
+    return in_order(finding for check in checks().values() for finding in _asked(check, given))
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
@@ -42,10 +43,10 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     )
 
 
-def _asked(check: Check, setup: Setup) -> list[Finding]:
+def _asked(check: Check, given: Mapping[str, Any]) -> list[Finding]:
     """Return what a check finds; a check that breaks on this setup is told as such and stops nobody else."""
     try:
-        return list(check.findings(setup))
+        return list(check.findings(given))
     except Exception as error:
         return [
             info(

@@ -102,7 +102,7 @@ def _seen(subject: Subject, todo: list[Step], *, training: bool) -> Seen:
 
 def _asleep_in(model: Any) -> Iterator[str]:
     for name, module in model.named_modules():
-        if "Dropout" in type(module).__name__ and getattr(module, "p", 0) and not module.training:
+        if "Dropout" in type(module).__name__ and getattr(module, "p", 0.0) > 0 and not module.training:
             yield name
 
 

@@ -140,7 +140,7 @@ def _for_kbit(model: Any, keywords: Any, setup: Setup) -> Any:
     if not real and (loaded.on("load_in_4bit") or loaded.on("load_in_8bit")):
         model.is_loaded_in_4bit = True
     try:
-        return prepare_model_for_kbit_training(model, **(keywords or {}))
+        return prepare_model_for_kbit_training(model, **(keywords or {}))  # type: ignore[no-untyped-call]
     finally:
         if not real:
             vars(model).pop("is_loaded_in_4bit", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.metadata import version
 from typing import Any
 
 from hf_efficient.checks.check import checks
@@ -12,11 +13,15 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
-def sarif(findings: Iterable[Finding], version: str) -> dict[str, Any]:
-    """Return a SARIF log of one run of the doctor; `version` is the product's. Source: OASIS SARIF 2.1.0."""
+def sarif(findings: Iterable[Finding]) -> dict[str, Any]:
+    """Return a SARIF log of one run of the doctor. Source: OASIS SARIF 2.1.0."""
     found = list(findings)
     codes = sorted({finding.code for finding in found})
-    driver = {"name": "hf-efficient doctor", "version": version, "rules": [_rule(code) for code in codes]}
+    driver = {
+        "name": "hf-efficient doctor",
+        "version": version("hf-efficient"),
+        "rules": [_rule(code) for code in codes],
+    }
     results = [_result(finding, codes) for finding in found]
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
 

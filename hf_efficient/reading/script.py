@@ -142,7 +142,11 @@ class Script(Values):
 
     def made(self, name: str) -> Call | None:
         """Return the last call whose result the name was given, or None."""
-        return next((call for call in reversed(self.calls) if name and call.target == name), None)
+        return self._made.get(name) if name else None
+
+    @cached_property
+    def _made(self) -> dict[str, Call]:
+        return {call.target: call for call in self.calls if call.target}
 
     def full_name(self, name: str) -> str:
         """Return a dotted name through the imports: `F.mse_loss` is `torch.nn.functional.mse_loss`."""

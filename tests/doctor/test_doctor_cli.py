@@ -12,6 +12,7 @@ import pytest
 
 from hf_efficient.checks.check import checks
 from hf_efficient.cli import main
+from hf_efficient.doctor.pages import PAGES
 
 ROOT = Path(__file__).parents[2]
 TRAIN = """\
@@ -134,7 +135,7 @@ def test_a_script_is_never_run(tmp_path: Path) -> None:
 def test_a_code_has_its_page(capsys: pytest.CaptureFixture[str]) -> None:
     """`list checks` names every code, and `explain` prints the page with the releases."""
     main(["list", "checks", "--json"])
-    assert {row["name"] for row in json.loads(capsys.readouterr().out)["checks"]} == set(checks())
+    assert {row["name"] for row in json.loads(capsys.readouterr().out)["checks"]} == {*checks(), *PAGES}
     assert main(["explain", "renamed-argument"]) == 0
     assert "holds for" in capsys.readouterr().out
     assert main(["explain", "renamed-argument", "--json"]) == 0

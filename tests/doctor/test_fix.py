@@ -205,6 +205,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
     "renamed-loading-keyword": {"train.py": TRAIN.format("bf16=True").replace('"gpt2"', '"gpt2", use_auth_token=None')},
     "renamed-accelerator-keyword": {"loop.py": LOOP.format("logging_dir='runs'")},
     "deepspeed-mismatch": _trained("max_grad_norm=0.3, learning_rate=3e-4", gradient_clipping=0.5),
+    "deepspeed-precision-mismatch": _trained("bf16=True", bf16={"enabled": False}),
     "deepspeed-max-grad-norm-ignored": _trained("max_grad_norm=0.3"),
     "deepspeed-clipping-left-to-default": _trained("max_grad_norm=0.7")
     | {"setup.yaml": "machine: {packages: {deepspeed: 0.16.0}}\n"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 from functools import cache
 from math import isfinite
@@ -11,7 +11,6 @@ from typing import Any
 
 from hf_efficient.checks.check import check, version
 from hf_efficient.finding import Finding, error, warning
-from hf_efficient.machine import installed_packages
 from hf_efficient.reading.follow import Symbol
 from hf_efficient.reading.installed import fields, trainer_fields, tree
 from hf_efficient.reading.script import Script
@@ -31,6 +30,8 @@ ENUMS = {
 LIKELY = {"False": "no", "adamw": "adamw_torch_fused", "adam": "adamw_torch_fused", "AdamW": "adamw_torch_fused"}
 SAMPLING = ("random", "sequential", "group_by_length", "batch_rebalance")
 ALIKE = 0.85
+MOST = 20
+"""Strange names told of one file."""
 
 
 @check({"transformers": ">=5.0"}, seen="ran on CPU")
@@ -48,9 +49,8 @@ def unknown_argument(
     known = set(trainer_fields(bool(sft)))
     more = known | set(trainer_fields(True)) | set(FIELDS) | set(SFT) | OTHERS
     exact = _class_of(trainer, script)
-    for name in trainer:
-        if name in more or name.startswith("_"):
-            continue
+    strange = [name for name in trainer if name not in more and not name.startswith("_")]
+    for name in strange[:MOST]:
         close = nearest(name, known)
         alike = bool(close) and SequenceMatcher(None, name, close).ratio() >= ALIKE
         if not (exact or (alike and script is None)):
@@ -210,10 +210,8 @@ def choices(path: str, name: str) -> tuple[str, ...]:
 
 def _installed_release(machine: Settings) -> bool:
     """Is the release that runs the one whose source is read here?"""
-    used, here = version("transformers", machine), installed_packages().get("transformers")
-    said: Any = machine.get("packages")
-    named = isinstance(said, Mapping) and "transformers" in said
-    return bool(here) and (not named or str(used) == here)
+    here = version("transformers", None)
+    return here is not None and version("transformers", machine) == here
 
 
 def _class_of(trainer: Settings, script: Script | None) -> str:

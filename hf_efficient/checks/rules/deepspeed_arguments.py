@@ -29,12 +29,12 @@ FROM = {
 def deepspeed_mismatch(setup: Setup, trainer: Settings, deepspeed: Settings) -> Iterator[Finding]:
     """Find values of the DeepSpeed JSON that differ from the Trainer's arguments.
 
-    transformers compares batch sizes, accumulation, clipping, lr, betas, eps, weight_decay, warmup and precision, and
-    raises ValueError ("Please correct the following DeepSpeed config values that mismatch") once train() begins. A key
-    that the JSON leaves out, or whose value is "auto", is no mismatch.
+    transformers compares batch sizes, accumulation, clipping, lr, betas, eps, weight_decay and warmup (and precision:
+    deepspeed-precision-mismatch), and raises ValueError once train() begins. A key that the JSON leaves out, or whose
+    value is "auto", is no mismatch.
     """
     pairs = [(path, deepspeed.get(path), key, trainer.get(key)) for path, key in FROM.items()]
-    pairs += [_betas(trainer, deepspeed), *_precision(setup, trainer, deepspeed), *_schedule(trainer, deepspeed)]
+    pairs += [_betas(trainer, deepspeed), *_schedule(trainer, deepspeed)]
     pairs.append((TOTAL, deepspeed.get(TOTAL), "train_batch_size (calculated)", _product(setup, trainer)))
     for path, there, key, here in pairs:
         if _differ(there, here):
@@ -62,16 +62,6 @@ def _betas(trainer: Settings, deepspeed: Settings) -> tuple[str, Any, str, Any]:
     there = deepspeed.get("optimizer.params.betas")
     plain = isinstance(there, list) and all(isinstance(beta, int | float) for beta in there)
     return "optimizer.params.betas", there if plain else None, "adam_beta1+adam_beta2", here
-
-
-def _precision(setup: Setup, trainer: Settings, deepspeed: Settings) -> Iterator[tuple[str, Any, str, Any]]:
-    for name in ("fp16", "bf16"):
-        here = trainer.get(name)
-        if here is None:  # SFTConfig's bf16 is then on unless fp16 is
-            here = trainer.off("fp16") if setup.sft is not None and trainer.knows("fp16") else UNKNOWN
-        whole = trainer.get(f"{name}_full_eval")
-        known = here is not UNKNOWN and whole is not UNKNOWN
-        yield f"{name}.enabled", deepspeed.get(f"{name}.enabled"), name, bool(here or whole) if known else UNKNOWN
 
 
 def _schedule(trainer: Settings, deepspeed: Settings) -> Iterator[tuple[str, Any, str, Any]]:

@@ -122,7 +122,10 @@ def fsdp_unknown_word(fsdp: Settings) -> Iterator[Finding]:
 
 @check({"accelerate": ">=1.0"})
 def fsdp_version_unknown(fsdp: Settings) -> Iterator[Finding]:
-    """Find an fsdp_version that is neither 1 nor 2."""
+    """Find an fsdp_version that is neither 1 nor 2.
+
+    accelerate knows these two, as whole numbers.
+    """
     value = fsdp.get("version")
     if value is not None and value is not UNKNOWN and str(value) not in ("1", "2"):
         yield error(
@@ -135,7 +138,10 @@ def fsdp_version_unknown(fsdp: Settings) -> Iterator[Finding]:
 
 @check({"accelerate": ">=1.0"})
 def fsdp_local_state_dict(setup: Setup, fsdp: Settings) -> Iterator[Finding]:
-    """Find LOCAL_STATE_DICT with FSDP2, which refuses it."""
+    """Find LOCAL_STATE_DICT with FSDP2, which refuses it.
+
+    FSDP2 saves full or sharded state dictionaries; accelerate raises ValueError for the local one.
+    """
     kind = fsdp.text("state_dict_type").upper()
     if kind == "LOCAL_STATE_DICT" and _version(setup, fsdp) == 2:
         yield error(

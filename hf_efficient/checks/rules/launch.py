@@ -93,7 +93,10 @@ def _devices(setup: Setup) -> Any:
 
 @check({"accelerate": ">=1.0"}, seen="arithmetic")
 def gpus_left_idle(setup: Setup, machine: Settings) -> Iterator[Finding]:
-    """Tell that a launcher starts fewer processes than there are GPUs."""
+    """Tell that a launcher starts fewer processes than there are GPUs.
+
+    One process drives one GPU, so the others are idle; that may be what is wanted on a shared machine.
+    """
     gpus, asked = _devices(setup), setup.processes
     launched = setup.launcher in ("accelerate", "torchrun", "deepspeed")
     if launched and asked is not None and gpus > asked and not _on_cpu(setup) and _alone_with(setup) == 1:
@@ -107,7 +110,10 @@ def gpus_left_idle(setup: Setup, machine: Settings) -> Iterator[Finding]:
 
 @check({"accelerate": ">=1.0"})
 def accelerator_in_one_process(setup: Setup, accelerator: Settings) -> Iterator[Finding]:
-    """Tell that a hand-written loop started by plain `python` uses one of several GPUs."""
+    """Tell that a hand-written loop started by plain `python` uses one of several GPUs.
+
+    Accelerator makes one process of it; the other cards stay idle, and nothing says so.
+    """
     gpus = visible_gpus(setup)
     if setup.trainer is None and setup.launcher == "python" and gpus > 1 and not accelerator.on("cpu"):
         yield info(
@@ -120,7 +126,10 @@ def accelerator_in_one_process(setup: Setup, accelerator: Settings) -> Iterator[
 
 @check({"accelerate": ">=1.0"})
 def launched_on_cpu(setup: Setup, launch: Settings, machine: Settings) -> Iterator[Finding]:
-    """Find use_cpu in the accelerate YAML of a machine with a GPU."""
+    """Find use_cpu in the accelerate YAML of a machine with a GPU.
+
+    Everything is then computed on the CPU, in silence.
+    """
     if launch.on("use_cpu") and machine.text("accelerator") == "cuda":
         yield warning(
             f"use_cpu is true, and the machine has {machine.text('gpu') or 'a GPU'}",

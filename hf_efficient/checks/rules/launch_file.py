@@ -209,7 +209,10 @@ def launch_several_machines(launch: Settings) -> Iterator[Finding]:
 
 @check({"accelerate": ">=1.0", "transformers": ">=4.46"})
 def launch_dynamo_beside_torch_compile(launch: Settings, trainer: Settings = NOTHING) -> Iterator[Finding]:
-    """Tell that both the accelerate YAML and the arguments ask for compilation."""
+    """Tell that both the accelerate YAML and the arguments ask for compilation.
+
+    TrainingArguments write the environment variables of accelerate's dynamo plugin over what the launcher wrote.
+    """
     backend = _dynamo(launch)
     if backend and trainer.on("torch_compile"):
         yield info(

@@ -170,6 +170,7 @@ def drop_contradicted(case: Case) -> Iterator[Change]:
 
 DEEPSPEED: Mapping[str, Cure] = {
     "deepspeed-mismatch": mismatch,
+    "deepspeed-precision-mismatch": mismatch,
     "deepspeed-max-grad-norm-ignored": add_clipping,
     "deepspeed-clipping-left-to-default": add_clipping,
     "deepspeed-accumulation-missing": add_accumulation,

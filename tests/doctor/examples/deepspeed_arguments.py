@@ -15,7 +15,6 @@ EXAMPLES = {
     "deepspeed-mismatch": (
         [
             {"trainer": {"per_device_train_batch_size": 2}, "deepspeed": _json(train_micro_batch_size_per_gpu=4)},
-            {"trainer": {"bf16": False}, "deepspeed": _json(bf16={"enabled": True})},
             {
                 "trainer": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
                 "deepspeed": _json(train_batch_size=64),
