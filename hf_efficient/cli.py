@@ -1,23 +1,23 @@
-"""The command line: each command reads, calls one function and renders; nothing is decided here."""
+"""The command line: each command reads, calls one function and renders; nothing is decided here.
+
+A command imports what it needs when it is called, so that none waits for another's modules.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hf_efficient import describe, render
-from hf_efficient import shipped as files
 from hf_efficient.cli_doctor import doctor
 from hf_efficient.cli_memory import memory
-from hf_efficient.emit.files import write
-from hf_efficient.emit.targets import Options, emit, not_in_file
-from hf_efficient.machine import this_machine
-from hf_efficient.merge import make_plan
 from hf_efficient.options import AsJson, Gpu, Model, Names, Without, machine_at, print_json, show
 from hf_efficient.wording import one_sentence
+
+if TYPE_CHECKING:
+    from hf_efficient.shipped import Kind
 
 app = typer.Typer(
     help="Training-efficiency tricks for Hugging Face Trainer and Accelerate: plans that become objects and files.",
@@ -32,6 +32,9 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR")]
 @app.command("list")
 def list_(kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, as_json: AsJson = False) -> None:
     """List tricks, presets, recipes, configs, checks and gpus, or one of them."""
+    from hf_efficient import describe, render
+    from hf_efficient.machine import this_machine
+
     show(describe.lists(kind), as_json, render.lists)
     if not as_json and kind in (None, "tricks"):
         render.sentences("unmet", describe.unmet_tricks(this_machine()))
@@ -40,6 +43,8 @@ def list_(kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, as
 @app.command()
 def explain(names: Names, gpu: Gpu = None, as_json: AsJson = False) -> None:
     """Explain tricks, presets and check codes: what they set, save, cost, need or find, and when to use them."""
+    from hf_efficient import describe, render
+
     machine = machine_at(gpu)
     pages = [describe.page(name, machine) for name in names]
     if as_json:
@@ -58,6 +63,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Merge presets and tricks into settings, each with its author, and say what the machine lacks for them."""
+    from hf_efficient import describe, render
+    from hf_efficient.merge import make_plan
+
     machine = machine_at(gpu)
     made = make_plan(*names, without=without or (), machine=machine)
     show(describe.plan_report(made, machine, processes), as_json, render.plan)
@@ -82,6 +90,10 @@ def emit_(
     ] = False,
 ) -> None:
     """Write a plan as a file: TrainingArguments as JSON, accelerate YAML, DeepSpeed JSON or lines of Python."""
+    from hf_efficient.emit.files import write
+    from hf_efficient.emit.targets import Options, emit, not_in_file
+    from hf_efficient.merge import make_plan
+
     machine = machine_at(gpu)
     made = make_plan(*names, without=without or (), machine=machine)
     file = output.name if output else "launch.yaml"
@@ -110,6 +122,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Train a few updates with and without each trick and say which promises about the training were kept."""
+    from hf_efficient import render
     from hf_efficient.promises.verify import verify as verdicts
 
     tell = render.tell_verdict if sys.stderr.isatty() else None
@@ -126,20 +139,26 @@ app.command()(doctor)
 @app.command()
 def machine(gpu: Gpu = None, as_json: AsJson = False) -> None:
     """Say what this machine is, as plans see it, or what a card of the table is."""
+    from hf_efficient import describe, render
+
     show(describe.machine_row(machine_at(gpu)), as_json, render.machine)
 
 
-def _shipped_commands(kind: files.Kind, *, one: str, about: str) -> typer.Typer:
+def _shipped_commands(kind: Kind, *, one: str, about: str) -> typer.Typer:
     """Return the commands for one kind of file that travels with the package: list and copy."""
     commands = typer.Typer(help=about)
 
     @commands.command("list", help=f"List the {one}s.")
     def list_files(as_json: AsJson = False) -> None:
+        from hf_efficient import describe, render
+
         show(describe.lists(kind), as_json, render.lists)
 
     @commands.command("copy", help=f"Copy a {one} into a folder.")
     def copy_file(name: str, folder: Folder, as_json: AsJson = False) -> None:
-        path = files.copy(kind, name, folder)
+        from hf_efficient.shipped import copy
+
+        path = copy(kind, name, folder)
         show({"copied": str(path)}, as_json, lambda data: print(f"copied {data['copied']}"))
 
     return commands

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from hf_efficient import render_doctor
 from hf_efficient.options import print_json
 
 Files = Annotated[
@@ -32,6 +31,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Find what is wrong in files that make a training, and what each setting ends up as; runs none of them."""
+    from hf_efficient import render_doctor
     from hf_efficient.doctor import examine_files
 
     form = "json" if as_json else format

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_efficient import render_memory
-from hf_efficient.machine import Machine
-from hf_efficient.memory import cases, picture
-from hf_efficient.memory.results import Batch, Estimate
-from hf_efficient.merge import make_plan
 from hf_efficient.options import AsJson, Model, Without, machine_at, show
-from hf_efficient.plan import Plan
 
 if TYPE_CHECKING:
+    from hf_efficient.machine import Machine
+    from hf_efficient.memory.results import Batch, Estimate
     from hf_efficient.memory.stages import Sharding
+    from hf_efficient.plan import Plan
 
 Plans = Annotated[
     list[str],
@@ -87,6 +84,11 @@ def memory(
 
     Exit code 1 says that one of the estimates does not fit on the card that --gpu names.
     """
+    from hf_efficient import render_memory
+    from hf_efficient.machine import Machine
+    from hf_efficient.memory import cases, picture
+    from hf_efficient.merge import make_plan
+
     paths = [Path(name) for name in cases.listed_values(plot or ())]
     picture.require_drawable(paths)
     machine = Machine.named(gpu, gpus=gpus) if gpu else None

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from hf_efficient.checks.check import checks
-from hf_efficient.doctor.pages import PAGES
 from hf_efficient.effective_batch import at_processes, effective_batch
 from hf_efficient.machine import Machine, cards
 from hf_efficient.merge import make_plan, parse
@@ -40,9 +38,12 @@ def page(name: str, machine: Machine) -> Row:
 
     Of a check's code it returns what the check finds, why that is wrong, and for which releases.
     """
-    if name in checks() or name in PAGES:
-        return _check_page(name)
-    subject = parse(name)
+    try:
+        subject = parse(name)
+    except ValueError:
+        if name in codes():  # asked second, since the checks take a moment to load
+            return _check_page(name)
+        raise
     plan = make_plan(subject, machine=machine)
     function = read(name)[0]
     doc = subject.doc if isinstance(subject, Preset) else inspect.cleandoc(catalogue()[function].__doc__ or "")
@@ -135,27 +136,37 @@ KINDS: Mapping[str, Callable[[], list[Row]]] = {
     "presets": _presets,
     "recipes": lambda: [{"name": name, "doc": file.doc} for name, file in shipped("recipes").items()],
     "configs": lambda: [{"name": name, "doc": file.doc} for name, file in shipped("configs").items()],
-    "checks": lambda: [_check_row(code) for code in (*checks(), *PAGES)],
+    "checks": lambda: _check_rows(),
     "gpus": lambda: [_card(machine) for machine in cards()],
 }
 """Every kind of list under its name on the command line."""
 
 
-def _check_row(code: str) -> Row:
-    check = checks().get(code)
-    doc, family, holds = (
-        (check.doc, check.family, check.releases) if check else (PAGES[code], "reading", "every release")
-    )
-    family = "probe" if code.startswith("probe-") else family
-    return {"name": code, "family": family, "finds": doc.splitlines()[0], "holds_for": holds}
+def codes() -> dict[str, Row]:
+    """Return every code that a finding may have, with its page. The checks load only when somebody asks."""
+    from hf_efficient.checks.check import checks
+    from hf_efficient.doctor.pages import PAGES
+
+    found = {
+        code: {"doc": check.doc, "family": check.family, "holds_for": check.releases, "known_by": check.seen}
+        for code, check in checks().items()
+    }
+    for code, doc in PAGES.items():
+        family = "probe" if code.startswith("probe-") else "reading"
+        found[code] = {"doc": doc, "family": family, "holds_for": "every release", "known_by": ""}
+    return found
+
+
+def _check_rows() -> list[Row]:
+    return [
+        {"name": code, "family": row["family"], "finds": row["doc"].splitlines()[0], "holds_for": row["holds_for"]}
+        for code, row in codes().items()
+    ]
 
 
 def _check_page(code: str) -> Row:
-    """Return a check as a page: the fields that pages of tricks have are empty where a check has nothing to say."""
-    check, row = checks().get(code), _check_row(code)
-    empty: Row = {"settings": [], "needs": [], "checks": [code], "figures": []}
-    about = {"family": row["family"], "holds_for": row["holds_for"], "known_by": check.seen if check else ""}
-    return {"name": code, "doc": check.doc if check else PAGES[code]} | about | empty
+    """Return a check as a page: what pages of tricks have besides is empty."""
+    return {"name": code} | codes()[code] | {"settings": [], "needs": [], "checks": [code], "figures": []}
 
 
 def _card(machine: Machine) -> Row:

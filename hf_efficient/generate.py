@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.describe import lists
+from hf_efficient.describe import codes, lists
 from hf_efficient.emit.deepspeed import deepspeed_json
 from hf_efficient.emit.files import write
 from hf_efficient.memory.table import groups
@@ -35,10 +35,24 @@ def generated() -> dict[Path, str]:
     readme, stub = ROOT / "README.md", ROOT / "hf_efficient" / "tricks" / "__init__.pyi"
     files[stub] = _stub()
     files[ROOT / "docs" / "promises.md"] = promises_page(_measured("promises"))
+    files[ROOT / "docs" / "checks.md"] = _checks_page()
     accuracy, reality = _measured("accuracy"), _measured("reality")
     files[ROOT / "docs" / "memory.md"] = memory_page(accuracy, reality)
     text = _between(_with_tables(readme.read_text(encoding="utf-8")), "accuracy", groups(accuracy, reality))
     return files | {readme: text}
+
+
+def _checks_page() -> str:
+    """Return the page of all that the doctor can find, family by family."""
+    every = codes()
+    found = ["# What the doctor finds\n", f"Made by `make generate` from the {len(every)} checks' own pages.\n"]
+    for family in sorted({row["family"] for row in every.values()}):
+        found.append(f"## {family.replace('_', ' ')}\n")
+        for code, row in every.items():
+            if row["family"] == family:
+                known = f"; {row['known_by']}" if row["known_by"] else ""
+                found.append(f"### {code}\n\n{row['doc']}\n\n*{row['holds_for']}{known}*\n")
+    return "\n".join(found)
 
 
 def _measured(name: str) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_efficient.machine import Machine, this_machine
+if TYPE_CHECKING:
+    from hf_efficient.machine import Machine
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Presets and tricks, such as lean 'zero(3)'.")]
 Without = Annotated[list[str] | None, typer.Option("--without", metavar="NAME", help="Leave a trick out (repeatable).")]
@@ -20,6 +21,8 @@ Model = Annotated[str, typer.Option("--model", metavar="M", help="Hub id or fold
 
 def machine_at(gpu: str | None) -> Machine:
     """Return the machine with that card, or the one at hand. Raises ValueError for a card that the table lacks."""
+    from hf_efficient.machine import Machine, this_machine
+
     return Machine.named(gpu) if gpu else this_machine()
 
 

@@ -17,6 +17,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SCRIPTS = dict(re.findall(r"<!-- run: (\S+) -->\n```python\n(.*?)```", README, re.DOTALL))
 OUTPUTS = dict(re.findall(r"<!-- output: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
 MEMORY = dict(re.findall(r"<!-- memory: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
+DOCTORED = dict(re.findall(r"<!-- doctor: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
 VERIFIED = dict(re.findall(r"<!-- verify: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
 TEXTS = [" ".join(f"w{(number * 3 + i) % 100}" for i in range(5 + number)) for number in range(24)]
 
@@ -79,6 +80,18 @@ def test_its_outputs_are_real(command: str, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.rstrip() == OUTPUTS[command].rstrip()
 
 
+@pytest.mark.parametrize("command", DOCTORED)
+def test_what_the_doctor_says_there_is_real(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doctor's answer that the README shows is what the command prints; it finds errors, so it ends with 1."""
+    from hf_efficient.cli import main
+
+    monkeypatch.chdir(ROOT)
+    assert main(shlex.split(command)) == 1
+    assert capsys.readouterr().out.rstrip() == DOCTORED[command].rstrip()
+
+
 @pytest.mark.launch
 @pytest.mark.parametrize("command", VERIFIED)
 def test_its_verdicts_are_real(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,6 +140,7 @@ def test_it_has_the_two_commands_and_no_placeholder() -> None:
     assert "PLACEHOLDER" not in README
     assert OUTPUTS
     assert VERIFIED
+    assert DOCTORED
     assert len(SCRIPTS) == 4
 
 

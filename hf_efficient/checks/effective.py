@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hf_efficient.finding import Place
+from hf_efficient.finding import NOWHERE, Place
 from hf_efficient.reading.settings import NOTHING, UNKNOWN, Settings
 from hf_efficient.reading.setup import Setup
 
@@ -20,7 +20,7 @@ class Knob(NamedTuple):
 
     value: Any
     by: str
-    place: Place = Place()
+    place: Place = NOWHERE
 
     def row(self) -> dict[str, Any]:
         """Return the knob as data that JSON can hold; what is unknown is null and says so."""
@@ -113,7 +113,12 @@ def _accumulation(setup: Setup, _: Mapping[str, Knob]) -> Knob | None:
 
 
 def _processes(setup: Setup, _: Mapping[str, Knob]) -> Knob | None:
-    return Knob(setup.processes, setup.launcher or "the setup") if setup.processes else None
+    if not setup.processes:
+        return None
+    launch = setup.launch or NOTHING
+    said = launch.number("num_processes") == setup.processes
+    place = launch.where("num_processes") if said else NOWHERE
+    return Knob(setup.processes, setup.launcher or "the setup", place)
 
 
 def data_parallel(setup: Setup) -> Any:
@@ -215,7 +220,7 @@ def _said(settings: Settings, key: str, by: str) -> Knob | None:
     if value is None:
         return None
     said = settings.said(key) or settings.open
-    return Knob(value, by if said else "default", settings.where(key) if said else Place())
+    return Knob(value, by if said else "default", settings.where(key) if said else NOWHERE)
 
 
 KNOBS: Mapping[str, Callable[[Setup, Mapping[str, Knob]], Knob | None]] = {

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from difflib import SequenceMatcher
 
 from hf_efficient.reading.installed import trainer_fields
-from hf_efficient.reading.settings import Settings
+from hf_efficient.reading.script import Call, Script
+from hf_efficient.reading.script_trainer import PARSERS
+from hf_efficient.reading.script_values import put
+from hf_efficient.reading.settings import UNKNOWN, Settings
 from hf_efficient.reading.setup import Setup
 from hf_efficient.renames import FIELDS
 from hf_efficient.wording import nearest
@@ -33,8 +37,12 @@ ALIKE = 0.85
 def arguments_setup(run: Setup, told: Settings) -> Setup:
     """Return a run with what it is told over what its script says; names that are no field stay out.
 
-    What a script parses is known as soon as it is told, so the rest is at its defaults.
+    What a script parses is known as soon as it is told, so the rest is at its defaults. A script that parses in a way of
+    its own takes an argument where it writes `key=args.name`, and nowhere else.
     """
+    script = run.script
+    if script is not None and _takes_none(run, script):
+        return _spliced(run, script, told)
     names = [name for name in told if _is_field(name, run)]
     model = {MODEL[name]: told.get(name) for name in told if name in MODEL}
     peft = {PEFT[name]: told.get(name) for name in told if name in PEFT} if told.on("use_peft") else {}
@@ -58,7 +66,35 @@ def arguments_setup(run: Setup, told: Settings) -> Setup:
 
 
 def _parses(run: Setup) -> bool:
-    return run.script is not None and bool(run.script.named("HfArgumentParser", "TrlParser"))
+    return run.script is not None and bool(run.script.named(*PARSERS))
+
+
+def _takes_none(run: Setup, script: Script) -> bool:
+    """Is it seen that the script fills no training arguments from its command line or from a file as a whole?"""
+    whole = run.sft if run.sft is not None else run.trainer
+    shown = whole is not None or run.accelerator is not None or bool(script.training_loops)
+    return shown and not _parses(run) and not (whole is not None and whole.open)
+
+
+def _spliced(run: Setup, script: Script, told: Settings) -> Setup:
+    """Return a run with what it is told in the keywords that the script takes from an attribute of that name."""
+    filled: dict[str, Settings] = {}
+    for subject in ("trainer", "sft", "accelerator", "dataloader", "model", "peft", "optimizer"):
+        settings: Settings | None = getattr(run, subject)
+        made = [call for call in script.calls if settings is not None and call.place == settings.place]
+        if settings is not None and made:
+            filled[subject] = _taken(made[0], settings, told)
+    return replace(run, **filled)
+
+
+def _taken(call: Call, settings: Settings, told: Settings) -> Settings:
+    """Return the keywords of a call with the unknown ones of the form `key=args.name` filled."""
+    made = Settings().over(settings)
+    for key, node in call.expressions.items():
+        name = node.attr if isinstance(node, ast.Attribute) else ""
+        if name in told and settings.said(key) and settings.get(key) is UNKNOWN:
+            put(made, key, told.get(name), told.where(name))
+    return made
 
 
 def _is_field(name: str, run: Setup) -> bool:
