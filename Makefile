@@ -21,13 +21,13 @@ run: $(VENV)/.base
 	$(LAUNCH) recipes/causal_lm.py $(ARGS)
 
 test: $(VENV)/.test
-	python -m pytest -m "not slow"
+	python -m pytest -n 2 -m "not slow"
 
 test-fast: $(VENV)/.test
 	python -m pytest -m "not slow and not launch"
 
 test-rest: lint
-	python -m pytest -m slow
+	python -m pytest -n 2 -m slow
 
 test-all: test test-rest
 

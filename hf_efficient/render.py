@@ -69,7 +69,7 @@ def page(data: Mapping[str, Any]) -> None:
         *OF_CHECKS,
     ):
         if data.get(key):
-            print(f"{key.replace('_', ' ') + ':':<10}{text(data[key])}")
+            print(f"{key.replace('_', ' ') + ':':<10} {text(data[key])}")
     if "holds_for" in data:
         return
     print()

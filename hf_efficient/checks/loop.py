@@ -185,6 +185,18 @@ def prepared(script: Script) -> dict[str, Call]:
     return found
 
 
+def prepared_inline(script: Script, call: Call) -> str:
+    """Return the name that `accelerator.prepare(get_scheduler(...))` gives its result, or an empty string."""
+    outer = script.call_at.get(id(call.around[-1])) if call.around else None
+    if outer is None or not outer.method.startswith("prepare") or not isinstance(outer.node.func, ast.Attribute):
+        return ""
+    parent = outer.around[-1] if outer.around else None
+    targets = parent.targets if isinstance(parent, ast.Assign) else []
+    names = getattr(targets[0], "elts", targets) if targets else []
+    position = outer.node.args.index(call.node) if call.node in outer.node.args else len(names)
+    return dotted(names[position]) if position < len(names) else ""
+
+
 def steps_word(node: ast.expr) -> bool:
     """Say whether an expression reads like a number of accumulation steps."""
     return bool(STEPS_WORD.search(ast.unparse(node)))

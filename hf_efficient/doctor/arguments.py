@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import replace
 from difflib import SequenceMatcher
+from typing import Any
 
 from hf_efficient.reading.installed import trainer_fields
 from hf_efficient.reading.script import Call, Script
@@ -37,8 +39,8 @@ ALIKE = 0.85
 def arguments_setup(run: Setup, told: Settings) -> Setup:
     """Return a run with what it is told over what its script says; names that are no field stay out.
 
-    What a script parses is known as soon as it is told, so the rest is at its defaults. A script that parses in a way of
-    its own takes an argument where it writes `key=args.name`, and nowhere else.
+    What a script parses is known as soon as it is told, so the rest is at its defaults. A script that parses in a way
+    of its own takes an argument where it writes `key=args.name`, and nowhere else.
     """
     script = run.script
     if script is not None and _takes_none(run, script):
@@ -56,7 +58,8 @@ def arguments_setup(run: Setup, told: Settings) -> Setup:
         )
         both = said.over(owner) if owner is not None else said
         both.open = told.open if owner is not None and owner.open and _parses(run) else both.open
-        run = replace(run, sft=both) if run.sft is not None else replace(run, trainer=both)
+        same = run.sft is None or run.trainer is run.sft
+        run = replace(run, sft=both if run.sft is not None else None, trainer=both if same else run.trainer)
     if model:
         at = {MODEL[name]: told.where(name) for name in told if name in MODEL}
         run = replace(run, model=Settings(model, place=told.place, places=at).over(run.model or Settings()))
@@ -78,7 +81,7 @@ def _takes_none(run: Setup, script: Script) -> bool:
 
 def _spliced(run: Setup, script: Script, told: Settings) -> Setup:
     """Return a run with what it is told in the keywords that the script takes from an attribute of that name."""
-    filled: dict[str, Settings] = {}
+    filled: dict[str, Any] = {}
     for subject in ("trainer", "sft", "accelerator", "dataloader", "model", "peft", "optimizer"):
         settings: Settings | None = getattr(run, subject)
         made = [call for call in script.calls if settings is not None and call.place == settings.place]
@@ -90,11 +93,19 @@ def _spliced(run: Setup, script: Script, told: Settings) -> Setup:
 def _taken(call: Call, settings: Settings, told: Settings) -> Settings:
     """Return the keywords of a call with the unknown ones of the form `key=args.name` filled."""
     made = Settings().over(settings)
-    for key, node in call.expressions.items():
+    for key, node in _given(call):
         name = node.attr if isinstance(node, ast.Attribute) else ""
         if name in told and settings.said(key) and settings.get(key) is UNKNOWN:
             put(made, key, told.get(name), told.where(name))
     return made
+
+
+def _given(call: Call) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the keywords of a call with their expressions; what `from_pretrained` loads is its `name`."""
+    yield from call.expressions.items()
+    if call.method == "from_pretrained":
+        first = call.node.args[0] if call.node.args else call.expressions.get("pretrained_model_name_or_path")
+        yield from [("name", first)] if first is not None else []
 
 
 def _is_field(name: str, run: Setup) -> bool:

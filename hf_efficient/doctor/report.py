@@ -10,6 +10,7 @@ from typing import Any
 from hf_efficient.checks.run import examine, in_order, with_effective
 from hf_efficient.doctor.gather import gather
 from hf_efficient.doctor.models import named_model
+from hf_efficient.doctor.pairs import settled
 from hf_efficient.doctor.runs import runs_of
 from hf_efficient.doctor.silence import silenced
 from hf_efficient.finding import Finding
@@ -64,7 +65,6 @@ def examine_files(paths: Sequence[Path], *, gpu: str | None = None, model: str |
     subject = named_model(model) if model else None
     runs = [with_effective(run) for run in runs_of(parts, machine=machine, model=subject)]
     found = [finding for part in parts for finding in part.findings]
-    for run in runs:
-        found += examine(run)
+    found += settled([(run, examine(run)) for run in runs], parts)
     kept, quiet = silenced(in_order(found), [part.file for part in parts], paths)
     return Report(tuple(kept), tuple(runs), tuple(quiet))

@@ -76,7 +76,7 @@ def _bare(parts: Sequence[Part]) -> list[Setup]:
     scripts = [part for part in parts if part.kind == "script"]
     commands = [command for part in parts for command in part.commands]
     starts = [_started(part, command, parts) for part in scripts for command in _commands(part, commands)]
-    alone = [command for command in commands if not any(same_file(command.script, part.file) for part in scripts)]
+    alone = [command for command in commands if not any(_starts(command, part) for part in scripts)]
     if not (starts and scripts):
         starts += [_started(None, command, parts) for command in alone]
     if not starts:
@@ -86,9 +86,16 @@ def _bare(parts: Sequence[Part]) -> list[Setup]:
 
 def _commands(script: Part, commands: Sequence[Command]) -> list[Command | None]:
     """Return the commands that start a script; one None where none does."""
-    mine = [command for command in commands if same_file(command.script, script.file)]
+    mine = [command for command in commands if _starts(command, script)]
     unnamed = [command for command in commands if not command.script]
     return [*(mine or unnamed)] or [None]
+
+
+def _starts(command: Command, script: Part) -> bool:
+    """Does a command name the script, as a path or as the module of `python -m`?"""
+    name = command.script
+    module = "" if name.endswith(".py") or not name else f"{name.replace('.', '/')}.py"
+    return same_file(name, script.file) or (bool(module) and same_file(module, script.file))
 
 
 def _started(script: Part | None, command: Command | None, parts: Sequence[Part]) -> list[Setup]:
@@ -96,9 +103,9 @@ def _started(script: Part | None, command: Command | None, parts: Sequence[Part]
     found = []
     for base in _bases(script):
         launches = _launches(command, base, parts)
-        for launch, arguments in product(launches, _arguments(command, parts)):
+        for launch, arguments in product(launches, _arguments(command, base, parts)):
             run = _with_arguments(_with_launch(base, command, launch), command, arguments)
-            found += [_with_deepspeed(run, part) for part in _deepspeeds(run, parts)]
+            found += [_with_deepspeed(run, part) for part in _deepspeeds(run, command, parts)]
     return [run for run in found if _subjects(run)][:LIMIT]
 
 
@@ -111,29 +118,42 @@ def _bases(part: Part | None) -> list[Setup]:
 
 
 def _launches(command: Command | None, base: Setup, parts: Sequence[Part]) -> list[Part | None]:
-    """Return the launch files that may go with a command: the named one, else all of them, else none."""
+    """Return the launch files that may go with a command: the named one, else all that nothing names, else none."""
     launches = [part for part in parts if part.kind == "launch"]
     if command is not None and command.launcher != "accelerate":
         return [None]
     if command is not None and command.config_file:
         return [part for part in launches if same_file(command.config_file, part.file)] or [None]
-    return [*launches] or [None]
+    return [*free(launches, parts)] or [None]
 
 
-def _arguments(command: Command | None, parts: Sequence[Part]) -> list[Part | None]:
+def _arguments(command: Command | None, base: Setup, parts: Sequence[Part]) -> list[Part | None]:
+    """Return the files of arguments that a command or its script names, else all that nothing names, else none."""
     files = [part for part in parts if part.kind == "arguments"]
-    named = [part for part in files if command and any(same_file(name, part.file) for name in command.files)]
-    return [*(named or files)] or [None]
+    names = [*(command.files if command is not None else ()), *base.references]
+    named = [part for part in files if any(same_file(name, part.file) for name in names)]
+    return [*(named or free(files, parts))] or [None]
 
 
-def _deepspeeds(run: Setup, parts: Sequence[Part]) -> list[Part | None]:
-    """Return the DeepSpeed files that may go with a run: those it names, else all that were given."""
+def free(files: Sequence[Part], parts: Sequence[Part]) -> list[Part]:
+    """Return the files that no other one names: what is named goes with those that name it."""
+    names = [name for part in parts if part.kind != "shell" for name in deepspeed_names(part)]
+    scripts = [part for part in parts if part.kind == "script"]
+    for command in (command for part in parts for command in part.commands):
+        if any(_starts(command, part) for part in scripts):
+            names += [command.config_file, *command.files]
+    return [part for part in files if not any(same_file(name, part.file) for name in names if name)]
+
+
+def _deepspeeds(run: Setup, command: Command | None, parts: Sequence[Part]) -> list[Part | None]:
+    """Return the DeepSpeed files that may go with a run: those it names, else all that nothing names."""
     files = [part for part in parts if part.kind == "deepspeed"]
     names = [*run.references, *(n for part in parts if part.file in run.files for n in deepspeed_names(part))]
+    names += command.files if command is not None else ()
     for subject in (run.trainer, run.accelerator):
         names.append(subject.text("deepspeed") if subject is not None else "")
     named = [part for part in files if any(same_file(name, part.file) for name in names if name)]
-    return [*(named or files)] or [None]
+    return [*(named or free(files, parts))] or [None]
 
 
 def _with_launch(base: Setup, command: Command | None, launch: Part | None) -> Setup:
@@ -141,8 +161,9 @@ def _with_launch(base: Setup, command: Command | None, launch: Part | None) -> S
     if launch is not None:
         run = merged(run, Setup(launch=launch.settings, files=(launch.file,), launcher="accelerate"))
     if command is not None:
+        named = bool(command.config_file) and launch is None
         more = Setup(
-            launch=command.launch or None,
+            launch=Settings(open=True).over(command.launch) if named else command.launch or None,
             env=command.env or None,
             launcher=command.launcher,
             processes=command.processes,

@@ -47,6 +47,12 @@ STRANGERS: Mapping[str, tuple[str, ...]] = {
     "is a tokenizer": ("added_tokens", "pre_tokenizer"),
     "is a notebook": ("cells", "nbformat"),
     "is an Axolotl configuration": ("base_model", "micro_batch_size"),
+    "is a LLaMA-Factory configuration": ("finetuning_type", "stage"),
+    "is a torchtune configuration": ("tokenizer", "loss", "optimizer"),
+    "is an AutoTrain configuration": ("task", "base_model", "backend"),
+    "is a sweep of Weights & Biases": ("method", "parameters"),
+    "is an environment of conda": ("channels", "dependencies"),
+    "is a list of pre-commit hooks": ("repos",),
     "is a preprocessor's configuration": ("image_processor_type",),
     "is a processor's configuration": ("processor_class",),
     "is a feature extractor's configuration": ("feature_extractor_type",),
@@ -54,6 +60,9 @@ STRANGERS: Mapping[str, tuple[str, ...]] = {
     "is a description of services": ("services",),
     "is a Kubernetes object": ("apiVersion",),
 }
+OWN = frozenset({"lr", "batch_size", "epochs", "num_epochs", "max_epochs"})
+"""Names that people give to arguments of their own scripts, and transformers to none."""
+TELLING = ("per_device_", "num_train_epochs", "gradient_accumulation_steps", "train_batch_size")
 CLOSE = 0.8
 ENOUGH = 0.3
 """Of the keys of a file, this part at least must be known, or three keys."""
@@ -100,17 +109,29 @@ def kind_of(mapping: Mapping[str, Any], name: str = "") -> Kind | str:
     }
     best = max(points, key=lambda kind: (points[kind], any(hint in name for hint in hints.get(kind, ()))))
     known = sum(1 for key in mapping if _point(best, key, mapping[key]))
-    return best if known and (known >= ENOUGH * len(mapping) or known >= 3) else "was not recognised"
+    sure = any(key in vocabularies()[best] for key in mapping)
+    own = best == "arguments" and OWN & set(mapping) and not any(key.startswith(TELLING) for key in mapping)
+    return best if sure and not own and (known >= ENOUGH * len(mapping) or known >= 3) else "was not recognised"
 
 
 def _is_setup(mapping: Mapping[str, Any]) -> bool:
     """Are all keys those of a setup document, or most of them and some that nothing else has?"""
+    if not all(_is_huggings(mapping.get(key)) for key in ("trainer", "sft")):
+        return False
     known = [key for key, value in mapping.items() if key in KEYS and _fits_setup(key, value)]
     close = [key for key in mapping if key not in KEYS and near(key, "setup")]
     if not known or any(key in DEEPSPEED_KEYS and key not in KEYS for key in mapping):
         return False
     sure = any(key in SURE_SETUP for key in known)
     return len(known) + len(close) == len(mapping) or (sure and 2 * len(known) >= len(mapping))
+
+
+def _is_huggings(value: Any) -> bool:
+    """May what stands under `trainer` be training arguments, and not another library's Trainer?"""
+    if not isinstance(value, Mapping) or not value:
+        return True
+    known = [key for key in value if key in vocabularies()["arguments"] or near(str(key), "arguments")]
+    return 2 * len(known) >= len(value)
 
 
 def _fits_setup(key: str, value: Any) -> bool:

@@ -11,8 +11,9 @@ from hf_efficient.reading.installed import trainer_fields
 from hf_efficient.reading.machines import machine_settings
 from hf_efficient.reading.models import model_settings
 from hf_efficient.reading.script import Script
-from hf_efficient.reading.settings import Settings
+from hf_efficient.reading.settings import UNKNOWN, Settings
 from hf_efficient.reading.setup import SUBJECTS, Setup
+from hf_efficient.renames import FIELDS, SFT
 from hf_efficient.wording import listed, nearest
 
 KEYS = (*SUBJECTS, "processes", "launcher", "script")
@@ -64,7 +65,27 @@ def settled(setup: Setup) -> Setup:
 
 
 def _with_defaults(settings: Settings, *, sft: bool) -> Settings:
-    return settings.over(Settings(defaults=trainer_fields(sft), place=settings.place))
+    return _followed(settings, sft).over(Settings(defaults=trainer_fields(sft), place=settings.place))
+
+
+def _followed(settings: Settings, sft: bool) -> Settings:
+    """Return settings with what stands under dropped names under the new ones too, where those are absent.
+
+    Else every check would reason from the new name's default, against what the file asks for.
+    """
+    values: dict[str, Any] = {}
+    places: dict[str, Place] = {}
+    for name, rename in (FIELDS | SFT if sft else FIELDS).items():
+        if name not in settings.values or rename.works or not rename.new or rename.new in settings.values:
+            continue
+        value = settings.values[name]
+        new = value if value is UNKNOWN or rename.becomes is None else rename.becomes(value)
+        if new is not None:
+            before = values.get(rename.new)
+            both = isinstance(before, Mapping) and isinstance(new, Mapping)
+            values[rename.new] = {**before, **new} if both else new
+            places[rename.new] = settings.where(name)
+    return settings.over(Settings(values, places=places)) if values else settings
 
 
 def _subject(name: str, value: Any, place: Place, places: Mapping[str, Place]) -> Settings:

@@ -11,7 +11,7 @@ import tokenize
 from pathlib import Path
 
 from hf_efficient.finding import Finding, Place, warning
-from hf_efficient.reading.refusal import refuse
+from hf_efficient.reading.refusal import refuse, stranger
 
 LIMIT = 5 * 2**20
 """Bytes; a script or configuration is a thousandth of it, and data has no place here."""
@@ -19,7 +19,8 @@ MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, "utf-8-sig"),
 )  # fmt: skip
-
+MARKERS = ("__init__.py", "conftest.py", "py.typed", ".gitkeep", ".keep")
+"""Files that are often empty, because all that counts is that they are there."""
 CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
 """Bytes that no text has."""
 
@@ -28,6 +29,8 @@ def text_of(path: Path, file: str) -> tuple[str, tuple[Finding, ...]]:
     """Return a file's text and what its encoding will cost. Raises Unreadable."""
     data = _bytes(path, file)
     if not data.strip():
+        if path.name in MARKERS:
+            raise stranger(file, "is empty", fix="Nothing is needed.")
         raise refuse(file, "is empty", why="There is nothing to read.", fix="Write it, or leave it out.")
     text, encoding = _decoded(data, file, python=path.suffix == ".py")
     hurts = encoding not in ("utf-8", "utf-8-sig") or (encoding == "utf-8-sig" and path.suffix in (".json", ".sh"))

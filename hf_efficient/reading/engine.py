@@ -47,7 +47,12 @@ def _zero(setup: Setup) -> Settings | None:
         return Settings(place=setup.launch.where("distributed_type"), open=True)
     if setup.trainer is not None and setup.trainer.said("deepspeed") and not setup.trainer.off("deepspeed"):
         return Settings(place=setup.trainer.where("deepspeed"), open=True)
-    return None
+    return Settings(place=setup.launch.place, open=True) if unseen(setup) and setup.launch is not None else None
+
+
+def unseen(setup: Setup) -> bool:
+    """Is the launch file that the run names not at hand, so that any engine may run it?"""
+    return setup.launch is not None and setup.launch.open and not setup.launch.said("distributed_type")
 
 
 def _fsdp(setup: Setup) -> Settings | None:

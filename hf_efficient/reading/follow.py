@@ -16,6 +16,11 @@ class Symbol(str):
     __slots__ = ()
 
 
+def truth(value: Any) -> bool | None:
+    """Return whether a value counts as true, or None where that cannot be known: what a name holds is not its text."""
+    return None if value is UNKNOWN or isinstance(value, Symbol) else bool(value)
+
+
 class Resolved(NamedTuple):
     """A value that is known already."""
 
@@ -123,8 +128,8 @@ def _dict(node: Any, go: Follow, names: Names) -> Any:
 
 def _unary(node: Any, go: Follow, names: Names) -> Any:
     value = go(node.operand)
-    if isinstance(node.op, ast.Not) and value is not UNKNOWN:
-        return not value
+    if isinstance(node.op, ast.Not):
+        return UNKNOWN if truth(value) is None else not value
     numeric = isinstance(value, int | float)
     return -value if isinstance(node.op, ast.USub) and numeric else UNKNOWN
 
@@ -146,6 +151,9 @@ def _binary(node: Any, go: Follow, names: Names) -> Any:
 def _compare(node: Any, go: Follow, names: Names) -> Any:
     """Return what one comparison of plain values gives."""
     left, right, how = go(node.left), go(node.comparators[0]), type(node.ops[0])
+    named = [isinstance(value, Symbol) for value in (left, right)]
+    if any(named) and not (all(named) and how in (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)):
+        return UNKNOWN
     if len(node.ops) > 1 or not all(value is None or isinstance(value, str | int | float) for value in (left, right)):
         return UNKNOWN
     try:
@@ -155,15 +163,17 @@ def _compare(node: Any, go: Follow, names: Names) -> Any:
 
 
 def _either(node: Any, go: Follow, names: Names) -> Any:
-    test = go(node.test)
-    return UNKNOWN if test is UNKNOWN else go(node.body if test else node.orelse)
+    test = truth(go(node.test))
+    return UNKNOWN if test is None else go(node.body if test else node.orelse)
 
 
 def _bool(node: Any, go: Follow, names: Names) -> Any:
     value: Any = UNKNOWN
     for part in node.values:
         value = go(part)
-        if value is UNKNOWN or bool(value) is isinstance(node.op, ast.Or):
+        if truth(value) is None:
+            return UNKNOWN
+        if bool(value) is isinstance(node.op, ast.Or):
             return value
     return value
 

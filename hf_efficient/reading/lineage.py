@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hf_efficient.reading.flow import Around, Given, branches, start
-from hf_efficient.reading.follow import dotted
+from hf_efficient.reading.follow import dotted, truth
 from hf_efficient.reading.script import Call, Script
-from hf_efficient.reading.settings import UNKNOWN
 
 STEPS = 400
 """Expressions looked at for one value; a script that needs more is answered with what was seen until then."""
@@ -85,10 +84,10 @@ def certain(script: Script, around: Around, node: ast.AST) -> bool | None:
     sure: bool | None = True
     for outer, which in branches(around, node).values():
         if isinstance(outer, ast.If | ast.IfExp) and which in ("body", "orelse"):
-            test = script.value(outer.test, around[: around.index(outer) + 1])
-            if test is UNKNOWN:
+            test = truth(script.value(outer.test, around[: around.index(outer) + 1]))
+            if test is None:
                 sure = sure if which == "body" and _is_main(outer.test) else None
-            elif bool(test) is not (which == "body"):
+            elif test is not (which == "body"):
                 return False
         elif isinstance(outer, ast.ExceptHandler | ast.match_case):
             sure = None

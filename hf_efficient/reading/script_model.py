@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from hf_efficient.reading.flow import Around, start
+from hf_efficient.reading.flow import Around, end, start
 from hf_efficient.reading.follow import dotted
 from hf_efficient.reading.lineage import WRAPPERS, Lineage, argument, certain, inside, lineage, words
 from hf_efficient.reading.models import dtype
@@ -136,7 +136,7 @@ def _treated(script: Script, found: Lineage, model: Settings) -> None:
     once = list(dict.fromkeys([*found.calls, *done_to(script, found)]))
     for call in sorted(once, key=lambda one: (one.node.end_lineno or 0, one.node.end_col_offset or 0)):
         known = sure(script, call)
-        if known is False or (start(call.node) < first and not call.function):
+        if known is False or (end(call.node) < first and not call.function):
             continue
         for key, value in _effects(script, call).items():
             put(model, key, value if known or _with_its_makers(script, call, found) else UNKNOWN, call.place)

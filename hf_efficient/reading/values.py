@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,13 @@ from hf_efficient.reading.settings import UNKNOWN
 
 CHANGERS = {"update", "pop", "append", "extend", "insert", "clear", "remove", "setdefault", "popitem"}
 """Methods that change a list or dict; what one of these touches is not followed."""
+LIBRARIES = sys.stdlib_module_names | {
+    "torch", "transformers", "accelerate", "peft", "trl", "deepspeed", "bitsandbytes", "datasets", "numpy", "torchao",
+    "torchvision", "torchaudio", "diffusers", "sentence_transformers", "evaluate", "tokenizers", "liger_kernel",
+    "unsloth", "hf_efficient", "torch_optimizer", "lion_pytorch", "galore_torch", "apollo_torch", "schedulefree",
+    "timm", "lightning", "pytorch_lightning", "flash_attn", "apex", "optimum", "safetensors",
+}  # fmt: skip
+"""Modules whose names are what they say; `config.BF16` of the project's own may be anything."""
 SIZE = 20_000
 """Parts of the largest value that is kept: `a = [b, b]; b = [c, c]; ...` doubles with every line."""
 
@@ -27,6 +35,11 @@ def bounded(value: Any) -> Any:
             return UNKNOWN
         waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
     return value
+
+
+def _imported(name: str) -> Symbol | Resolved:
+    """Return what an import stands for: a name of a library, or something of a module that cannot be seen."""
+    return Symbol(name) if name.partition(".")[0] in LIBRARIES else Resolved(UNKNOWN)
 
 
 class Values:
@@ -89,7 +102,7 @@ class Values:
         if not reaching and name in self.classes and name not in self.imports:
             return Resolved(self._namespace(name))
         if not reaching:
-            return Symbol(self.imports[name]) if name in self.imports else None
+            return _imported(self.imports[name]) if name in self.imports else None
         if name in self.imports and reaching[0].scope is None:
             return Resolved(UNKNOWN)
         values = [self._of(given, name) for given in reaching] if len(reaching) <= MOST else [UNKNOWN]

@@ -64,7 +64,7 @@ def test_what_our_presets_emit_is_fine(name: str, tmp_path: Path) -> None:
     assert made
     for path in made:
         assert not _serious([path], gpu)
-    # Arguments that carry DeepSpeed's configuration and a launch file that does so too are two ways, and refused together.
+    # Arguments that carry DeepSpeed's configuration beside a launch file that does so too are rightly refused.
     together = [path for path in made if plan.engine != "DEEPSPEED" or path.name != "args.json"]
     assert not _serious(together, gpu)
 

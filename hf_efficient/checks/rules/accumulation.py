@@ -23,8 +23,12 @@ MOSTLY = {
     "AutoModelForMultipleChoice": "35 of 35",
     "AutoModelForNextSentencePrediction": "5 of 5",
     "AutoModelForMaskedLM": "45 of 51",
+    "AutoModelForAudioClassification": "11 of 12",
+    "AutoModelForSemanticSegmentation": "10 of 10",
 }
 """Auto classes nearly all of whose heads drop the number, counted in transformers 5.24 (tests/doctor/test_heads.py)."""
+CAUSAL = {"AutoModelForCausalLM": "173 of 196"}
+"""Auto classes nearly all of whose heads divide by the number, counted likewise."""
 MENDS = ("exact_accumulation",)
 
 
@@ -157,8 +161,19 @@ def accumulated_loss_divided_twice(
         method = one.method("compute_loss")
         if method is not None and divides_by_items(method):
             yield _twice(count, "compute_loss divides by num_items_in_batch", script.place(method))
-        elif plain(setup) and (found := head(model, script)).verdict == heads.USES:
-            yield _twice(count, f"{found.name} divides its loss by num_items_in_batch", one.call.place)
+        elif method is None and one.base.endswith("SFTTrainer"):
+            yield _twice(count, "SFTTrainer divides its loss by num_items_in_batch", one.call.place)
+        elif plain(setup) and (found := _dividing(model, script)):
+            yield _twice(count, f"{found} its loss by num_items_in_batch", one.call.place)
+
+
+def _dividing(model: Settings, script: Script) -> str:
+    """Return the words for a head that divides by num_items_in_batch, or for an Auto class whose heads do so."""
+    found = head(model, script)
+    share = CAUSAL.get(found.name) if not found.verdict and not model.text("model_type") else None
+    if share:
+        return f"{found.name} ({share} of its heads) divides"
+    return f"{found.name} divides" if found.verdict == heads.USES else ""
 
 
 def _twice(count: Any, what: str, at: Place) -> Finding:

@@ -41,8 +41,9 @@ def batch_finder_changes_the_effective_batch(
         )
         return
     knob = effective.get("effective_batch")
-    total = knob.value if knob is not None and isinstance(knob.value, int) else size * steps
-    whose = "" if knob is not None else " per device"
+    known = knob is not None and isinstance(knob.value, int)
+    total = knob.value if knob is not None and known else size * steps
+    whose = "" if known else " per device"
     used = version("accelerate", machine)
     tried = sizes(size) if used is None or used >= Version("1.10") else [size // 2**i for i in range(4) if size // 2**i]
     ranks = max(total // (size * steps), 1)

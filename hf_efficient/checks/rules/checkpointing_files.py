@@ -50,7 +50,9 @@ def _kept(script: Script, call: Call, name: str) -> bool:
     loops = [loop for loop in script.training_loops if getattr(loop, "lineno", 0) > call.place.line]
     same = [one for one in script.calls if one.method == "backward" and one.loops and one.loops[-1] in loops]
     if not any(one.function == call.function for one in same):
-        return False
+        return any(
+            _kept_from(script, given, one.function) for given in _handed_back(script, call, name) for one in same
+        )
     last = min(getattr(loop, "lineno", 0) for loop in loops)
     used = [one for one in script.named("load_state_dict") if any(_reads(arg, name) for arg in one.node.args)]
     gone = [
@@ -59,6 +61,28 @@ def _kept(script: Script, call: Call, name: str) -> bool:
         if call.place.line < getattr(node, "lineno", 0) <= last and _ends(node, name)
     ]
     return bool(used) and not gone
+
+
+def _handed_back(script: Script, call: Call, name: str) -> list[Call]:
+    """Return the calls of the function that reads the file, loads it and returns all of it."""
+    function = script.functions.get(call.function)
+    if function is None:
+        return []
+    back = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    whole = any(isinstance(value, ast.Name) and value.id == name for value in back)
+    loads = [one for one in script.inside(function) if one.method == "load_state_dict" and _uses(one, name)]
+    return script.named(call.function) if whole and loads else []
+
+
+def _kept_from(script: Script, given: Call, function: str) -> bool:
+    """Is what a call gives back kept under a name in that function, and not given up?"""
+    later = [node for node in ast.walk(script.tree) if getattr(node, "lineno", 0) > given.place.line]
+    ended = any(_ends(node, given.target) for node in later)
+    return bool(given.target) and given.function == function and not ended
+
+
+def _uses(call: Call, name: str) -> bool:
+    return any(_reads(arg, name) for arg in call.node.args)
 
 
 def _reads(node: ast.expr, name: str) -> bool:

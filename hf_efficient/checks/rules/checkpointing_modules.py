@@ -13,6 +13,8 @@ from hf_efficient.reading.script import Call, Script
 
 KNOWN = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
+SEQUENTIAL = "torch.utils.checkpoint.checkpoint_sequential"
+
 
 def checkpoints(script: Script) -> list[Call]:
     """Return the calls of torch.utils.checkpoint.checkpoint."""
@@ -128,12 +130,13 @@ def reentrant_checkpoint_of_frozen_layer_output(script: Script) -> Iterator[Find
     inputs. use_reentrant=False has no such condition. Not meant: inputs on which the script calls requires_grad_().
     """
     frozen = frozen_names(script)
-    for call in checkpoints(script):
+    for call in [*checkpoints(script), *script.named(SEQUENTIAL)]:
         function = next((node for node in reversed(call.around) if isinstance(node, ast.FunctionDef)), None)
-        if function is None or not is_reentrant(call) or len(call.node.args) < 2 or _of_frozen(call, frozen):
+        inputs = call.node.args[2 if call.method == "checkpoint_sequential" else 1 :]
+        if function is None or not is_reentrant(call) or not inputs or _of_frozen(call, frozen):
             continue
         held = _without_gradient(function, frozen, call.place.line)
-        if all(_is_frozen(arg, frozen, held) for arg in call.node.args[1:]):
+        if all(_is_frozen(arg, frozen, held) for arg in inputs):
             yield error(
                 f"{call.text}: its input comes from frozen layers only",
                 why="In the reentrant variant no input requires a gradient then, so the checkpointed block gets"
@@ -159,7 +162,7 @@ def checkpoint_without_use_reentrant(script: Script) -> Iterator[Finding]:
     takes no keyword arguments for the function, gives no gradient where no input requires one, and fails under DDP's
     search for unused parameters.
     """
-    calls = [*checkpoints(script), *script.named("torch.utils.checkpoint.checkpoint_sequential")]
+    calls = [*checkpoints(script), *script.named(SEQUENTIAL)]
     for call in calls:
         if not call.open and "use_reentrant" not in call.keywords:
             yield info(

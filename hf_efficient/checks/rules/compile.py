@@ -23,8 +23,11 @@ GRAPHS = ("reduce-overhead", "max-autotune")
 RATIO = 0.9
 
 
-def compiled(setup: Setup) -> tuple[str, Place] | None:
-    """Return what turns torch.compile on, as written, and where; None where nothing is known to."""
+def compiled(setup: Setup, *, own: bool = True) -> tuple[str, Place] | None:
+    """Return what turns torch.compile on, as written, and where; None where nothing is known to.
+
+    With `own` also what the script itself compiles, by torch.compile(model) or model.compile().
+    """
     trainer, launch, env = setup.trainer or NOTHING, setup.launch or NOTHING, setup.env or NOTHING
     accelerator = setup.accelerator or NOTHING
     if trainer.on("torch_compile"):
@@ -34,6 +37,7 @@ def compiled(setup: Setup) -> tuple[str, Place] | None:
             return f"{key}={trainer.get(key)!r}, which turns torch_compile on,", trainer.where(key)
     for owner, key in (
         (accelerator, "dynamo_backend"),
+        (accelerator, "dynamo_plugin.backend"),
         (env, "ACCELERATE_DYNAMO_BACKEND"),
         (launch, "dynamo_backend"),
         (launch, "dynamo_config.dynamo_backend"),
@@ -41,6 +45,9 @@ def compiled(setup: Setup) -> tuple[str, Place] | None:
         value = backend(owner.get(key))
         if value and value != "no":
             return f"{key}={owner.get(key)}", owner.where(key)
+    model = setup.model or NOTHING
+    if own and model.get("compiled") is True:
+        return "torch.compile of the model", model.where("compiled")
     return None
 
 
@@ -56,6 +63,8 @@ def mode(setup: Setup) -> str:
     if trainer.text("torch_compile_mode") or asked:
         return trainer.text("torch_compile_mode")
     names = (
+        (setup.accelerator or NOTHING).text("dynamo_plugin.mode"),
+        (setup.model or NOTHING).text("compile_mode"),
         env.text("ACCELERATE_DYNAMO_MODE"),
         launch.text("dynamo_mode"),
         launch.text("dynamo_config.dynamo_mode"),
@@ -73,9 +82,10 @@ def compiled_with_changing_lengths(setup: Setup, data: Settings = NOTHING) -> It
     avoids both. Not said where padding is fixed, rounded up (pad_to_multiple_of), grouped by length, or unknown.
     """
     asked, how, trainer = compiled(setup), mode(setup), setup.trainer or NOTHING
-    if asked is None or not _changing(setup, data):
-        return
     graphs = how in GRAPHS
+    dynamic = (setup.model or NOTHING).get("compile_dynamic") is True
+    if asked is None or not _changing(setup, data) or (dynamic and not graphs):
+        return
     level = warning if graphs else info
     why = (
         f"Each new length is compiled again, and mode {how!r} records a CUDA graph for each length besides."

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from hf_efficient.checks.check import check
 from hf_efficient.checks.rules.compile import compiled
+from hf_efficient.checks.saved import is_written
 from hf_efficient.finding import Finding, error, warning
-from hf_efficient.reading.follow import dotted
+from hf_efficient.reading.flow import Around
+from hf_efficient.reading.lineage import inside, lineage
 from hf_efficient.reading.script import Call, Script
+from hf_efficient.reading.script_values import sure
 from hf_efficient.reading.settings import NOTHING, Settings
 from hf_efficient.reading.setup import Setup
 
 PREFIX = "_orig_mod."
-SAVES = ("save", "save_file", "save_pretrained", "save_model", "dump", "write")
 REMEDY = "accelerator.unwrap_model(model, keep_torch_compile=False)"
 
 
@@ -71,13 +74,16 @@ def _prefixed(setup: Setup, script: Script) -> Iterator[tuple[Call, str]]:
         first = call.node.args[0] if call.node.args else None
         name = first.id if isinstance(first, ast.Name) else ""
         if call.method in ("get_state_dict", "save_model") and name and call.receiver:
-            if (by_accelerate and not _plain(script, name)) or _compiled_here(script, name):
+            if (by_accelerate and not _plain(script, name)) or _compiled_here(script, first, inside(call)):
                 yield call, name
-        elif call.method == "state_dict" and _saved(script, call):
+        elif call.method == "state_dict" and is_written(script, call):
             source = call.receiver
             unwrapped = source.endswith("unwrap_model") or _made_by_unwrapping(script, source)
-            kept = by_accelerate and unwrapped and not _drops(script, call)
-            if kept or _compiled_here(script, source):
+            node = getattr(call.node.func, "value", None)
+            ready = any(one.method.startswith("prepare") for one in lineage(script, node, inside(call)).calls)
+            ready = ready and not re.search("optim|sched|scaler|loader", source.lower())
+            kept = by_accelerate and (unwrapped or ready) and not _drops(script, call)
+            if kept or _compiled_here(script, node, inside(call)):
                 yield call, "the unwrapped model" if source.endswith("unwrap_model") else source
 
 
@@ -91,13 +97,17 @@ def _wraps(setup: Setup, script: Script) -> bool:
     regional = ("dynamo_use_regional_compilation", "dynamo_config.dynamo_use_regional_compilation")
     if any(launch.on(key) for key in regional) or env.on("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"):
         return False
-    return compiled(setup) is not None
+    return compiled(setup, own=False) is not None
 
 
-def _compiled_here(script: Script, name: str) -> bool:
-    """Was the name last given the result of torch.compile?"""
-    made = script.made(name)
-    return made is not None and made.name == "torch.compile"
+def _compiled_here(script: Script, node: ast.expr | None, around: Around) -> bool:
+    """Is this the result of torch.compile for sure, also after accelerator.prepare and unwrap_model, which keep it?"""
+    behind = lineage(script, node, around).calls
+    made = [call for call in behind if call.name == "torch.compile" and sure(script, call)]
+    dropped = [
+        c for c in behind if c.method == "unwrap_model" and c.keywords.get("keep_torch_compile", True) is not True
+    ]
+    return bool(made) and not dropped
 
 
 def _plain(script: Script, name: str) -> bool:
@@ -117,17 +127,6 @@ def _drops(script: Script, call: Call) -> bool:
     if made is None:
         return False
     return made.keywords.get("keep_torch_compile", True) is not True or made.open or len(made.args) > 2
-
-
-def _saved(script: Script, call: Call) -> bool:
-    """Is the state dict handed to something that writes a file, at once or under a name?"""
-    outer = [node for node in call.around if isinstance(node, ast.Call)]
-    if any(dotted(node.func).rpartition(".")[2] in SAVES for node in outer):
-        return True
-    if not call.target:
-        return False
-    writes = [one for one in script.calls if one.method in SAVES]
-    return any(isinstance(n, ast.Name) and n.id == call.target for one in writes for n in ast.walk(one.node))
 
 
 def _fix(call: Call) -> str:

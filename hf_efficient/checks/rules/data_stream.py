@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hf_efficient.checks.check import check
+from hf_efficient.checks.loop import prepared
 from hf_efficient.finding import Finding, Place, error, info, warning
 from hf_efficient.reading.script import Script
 from hf_efficient.reading.settings import NOTHING, UNKNOWN, Settings
@@ -29,7 +30,7 @@ def stream_repeated_by_every_worker(
     per worker, an epoch is that many times as long, and nobody says so. With 0 or 1 workers nothing is repeated. Where
     the stream shares itself out by ranks or workers in any way, nothing is said.
     """
-    owner, who = (trainer, "dataloader_num_workers") if trainer else (dataloader, "num_workers")
+    owner, who = _loading(trainer, dataloader)
     workers, name = owner.number(who), data.text("class")
     if data.text("kind") != "iterable" or data.get("sharded_by_worker") is not False or not workers > 1:
         return
@@ -45,23 +46,30 @@ def stream_repeated_by_every_worker(
 
 
 @check({"datasets": ">=2.0"}, seen="read source")
-def fewer_shards_than_workers(data: Settings, trainer: Settings = NOTHING) -> Iterator[Finding]:
+def fewer_shards_than_workers(
+    data: Settings, trainer: Settings = NOTHING, dataloader: Settings = NOTHING
+) -> Iterator[Finding]:
     """Find a streamed dataset with fewer shards than worker processes.
 
     datasets.IterableDataset gives each worker whole shards (a file of data_files is one, to_iterable_dataset makes one
     unless num_shards says more); workers beyond the number of shards stop at once, with a warning in the log, and only
     cost memory and start-up time.
     """
-    workers, shards = trainer.number("dataloader_num_workers"), data.number("num_shards")
+    owner, who = _loading(trainer, dataloader)
+    workers, shards = owner.number(who), data.number("num_shards")
     if data.text("kind") == "iterable" and workers > shards >= 1:
         several = "shard" if shards == 1 else "shards"
         yield warning(
-            f"The stream has {shards} {several} for dataloader_num_workers={workers}",
+            f"The stream has {shards} {several} for {who}={workers}",
             why=f"A worker reads whole shards: {workers - shards} of {workers} workers get nothing to read.",
-            fix=f"Set dataloader_num_workers={shards}, or split the data into {workers} files or shards "
-            f"(num_shards={workers}).",
-            at=trainer.where("dataloader_num_workers"),
+            fix=f"Set {who}={shards}, or split the data into {workers} files or shards (num_shards={workers}).",
+            at=owner.where(who),
         )
+
+
+def _loading(trainer: Settings, dataloader: Settings) -> tuple[Settings, str]:
+    """Return who says how many workers load the rows, and under which name."""
+    return (dataloader, "num_workers") if trainer is NOTHING else (trainer, "dataloader_num_workers")
 
 
 @check({"transformers": ">=5.0"}, seen="ran on CPU")
@@ -90,23 +98,26 @@ def ragged_batches_dispatched(
     accelerator: Settings = NOTHING,
     sft: Settings = NOTHING,
     processes: int | None = None,
+    script: Script | None = None,
 ) -> Iterator[Finding]:
     """Find a stream whose ragged batches are put together on the main process and dealt out to the others.
 
     For an iterable dataset dispatch_batches=None means True: the main process reads one batch per process, concatenates
     them and sends slices (accelerate, DataLoaderDispatcher._fetch_batches). Batches padded to their own longest row do
-    not fit together, and concatenate fails at the first update with other lengths. With fixed lengths, with one process
-    and under SFTTrainer (which switches dispatching off for a stream) nothing goes wrong.
+    not fit together, and concatenate fails at the first update with other lengths. dispatch_batches=True does the same
+    to datasets that have indices. With fixed lengths, with one process and under SFTTrainer (which switches
+    dispatching off for a stream) nothing goes wrong.
     """
     ragged = data.text("padding") == "longest" or data.get("padding") is True
-    if data.text("kind") != "iterable" or not ragged or (processes or 0) < 2 or sft:
-        return
-    owner = trainer if trainer else accelerator
+    owner = accelerator if trainer is NOTHING else trainer
     dispatch, split, place = _dispatching(trainer, accelerator)
-    if not owner or dispatch is UNKNOWN or split is UNKNOWN or dispatch is False or split is True:
+    stream = data.text("kind") == "iterable" and not sft and dispatch is None
+    if not ragged or (processes or 0) < 2 or owner is NOTHING or (trainer is NOTHING and not _prepares(script)):
+        return
+    if not (stream or dispatch is True) or split is UNKNOWN or split is True:
         return
     new = 'accelerator_config={"dispatch_batches": False}'
-    if not trainer:
+    if trainer is NOTHING:
         new = "Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))"
     shown = "True" if dispatch is True else "unset, which is True for an iterable dataset"
     yield error(
@@ -116,6 +127,12 @@ def ragged_batches_dispatched(
         f"set split_batches=True with a batch size divisible by {processes}.",
         at=place,
     )
+
+
+def _prepares(script: Script | None) -> bool:
+    """Does accelerate get a loader to prepare, as far as a script shows?"""
+    ready = prepared(script) if script is not None else {}
+    return script is None or any(call.target in ready for call in script.named("DataLoader"))
 
 
 @check({"accelerate": ">=0.26"}, seen="read source")
@@ -131,7 +148,8 @@ def split_batch_not_divisible(
     where it is no multiple of them. It is also not the size per device that the argument's name says.
     """
     _, split, place = _dispatching(trainer, accelerator)
-    size = trainer.number("per_device_train_batch_size") if trainer else dataloader.number("batch_size")
+    own = trainer is NOTHING
+    size = dataloader.number("batch_size") if own else trainer.number("per_device_train_batch_size")
     if split is not True or (processes or 0) < 2 or not isinstance(size, int) or processes is None:
         return
     if size % processes:
@@ -177,7 +195,8 @@ def _may_share(script: Script | None, name: str) -> bool:
 
 def _dispatching(trainer: Settings, accelerator: Settings) -> tuple[Any, Any, Place]:
     """Return dispatch_batches, split_batches and where they stand."""
-    owner, key = (trainer, "accelerator_config") if trainer else (accelerator, "dataloader_config")
+    none = trainer is NOTHING
+    owner, key = (accelerator, "dataloader_config") if none else (trainer, "accelerator_config")
     part = owner.part(key)
     unclear = owner.get(key) is UNKNOWN or (owner.said(key) and not isinstance(owner.get(key), dict | None))
     if unclear:

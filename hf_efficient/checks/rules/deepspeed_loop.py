@@ -162,7 +162,7 @@ def launcher_accumulation_auto(setup: Setup, launch: Settings, trainer: Settings
     JSON.
     """
     path = f"deepspeed_config.{STEPS}"
-    if launch.get(path) != "auto" or trainer or door(setup) == "trainer":
+    if not launch.get(path) == "auto" or trainer or door(setup) == "trainer":  # unknown equals nothing
         return
     steps = (setup.accelerator or NOTHING).number(STEPS)
     told = error if door(setup) == "accelerate" else warning

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from hf_efficient.checks.check import check
 from hf_efficient.checks.doors import door
+from hf_efficient.checks.saved import is_written
 from hf_efficient.finding import Finding, error, info, warning
+from hf_efficient.reading.lineage import inside, lineage
 from hf_efficient.reading.script import Call, Script
 from hf_efficient.reading.settings import UNKNOWN, Settings
 from hf_efficient.reading.setup import Setup
@@ -15,6 +17,14 @@ GATHER = "stage3_gather_16bit_weights_on_model_save"
 PLANNED = ("zero_to_fp32", "load_state_dict_from_zero_checkpoint", "get_fp32_state_dict_from_zero_checkpoint")
 """Words that tell that the shards are put together afterwards."""
 REMEDY = f'Set "{GATHER}": true in zero_optimization (zero3_save_16bit_model: true in the accelerate YAML)'
+
+RIGHT = {
+    "trainer": "trainer.save_model(...)",
+    "accelerate": "accelerator.save_model(model, ...) or save_pretrained(..., "
+    "state_dict=accelerator.get_state_dict(model))",
+    "deepspeed": "engine.save_16bit_model(...)",
+}
+"""What gathers the weights first, by the door of the run."""
 
 
 def _is_3(zero: Settings) -> bool:
@@ -64,7 +74,7 @@ def zero3_state_dict_refused(setup: Setup, zero: Settings) -> Iterator[Finding]:
     if setup.script is None or not _is_3(zero) or not _ungathered(zero) or door(setup) != "accelerate":
         return
     for call in setup.script.calls:
-        whole = call.method == "get_state_dict" or (call.method == "save_model" and "accel" in call.receiver.lower())
+        whole = call.method == "get_state_dict" or (call.method == "save_model" and _is_accelerator(setup.script, call))
         if whole:
             yield error(
                 f"{call.method}() under ZeRO-3 with {GATHER} {zero.get('gather_16bit') or 'off'}",
@@ -72,6 +82,11 @@ def zero3_state_dict_refused(setup: Setup, zero: Settings) -> Iterator[Finding]:
                 fix=f"{REMEDY}, or save with accelerator.save_state and use zero_to_fp32.py.",
                 at=call.place,
             )
+
+
+def _is_accelerator(script: Script, call: Call) -> bool:
+    made = script.made(call.receiver)
+    return "accel" in call.receiver.lower() or (made is not None and made.method == "Accelerator")
 
 
 @check({"transformers": ">=4.46", "deepspeed": ">=0.10"})
@@ -84,17 +99,17 @@ def zero3_saves_empty_shards(setup: Setup, zero: Settings) -> Iterator[Finding]:
     training.
     """
     script = setup.script
-    if script is None or not _is_3(zero) or door(setup) not in ("trainer", "accelerate"):
+    if script is None or not _is_3(zero) or not door(setup):
         return
     begun = min((c.node.lineno for c in script.calls if c.method in ("train", "backward") and _trains(c)), default=None)
+    how = RIGHT[door(setup)]
     for call in script.calls:
-        if begun is None or call.node.lineno < begun or not _saves_itself(call):
+        if begun is None or call.node.lineno < begun or not _saves_itself(script, call):
             continue
         yield error(
             f"{call.text[:80]} under ZeRO-3",
             why="The model's own parameters are empty shards then, so the file holds no weights.",
-            fix=f"{REMEDY}, and save with trainer.save_model(...), or with save_pretrained(..., "
-            "state_dict=accelerator.get_state_dict(model)); or use zero_to_fp32.py on a checkpoint.",
+            fix=f"{REMEDY}, and save with {how}; or use zero_to_fp32.py on a checkpoint.",
             at=call.place,
         )
 
@@ -104,15 +119,41 @@ def _trains(call: Call) -> bool:
     return call.method == "backward" or "model" not in call.receiver.rpartition(".")[2].lower()
 
 
-def _saves_itself(call: Call) -> bool:
+def _saves_itself(script: Script, call: Call) -> bool:
     """Does the call write a model's own state_dict?"""
     if any("GatheredParameters" in context for context in call.contexts):
         return False
     if call.method == "save_pretrained":
-        receiver = call.receiver.rpartition(".")[2].lower()
-        model = "model" in receiver or "unwrap_model" in call.text.partition(".save_pretrained")[0]
-        return model and "state_dict" not in call.keywords and not call.open
-    return call.name in ("torch.save", "save_file") and "model.state_dict()" in call.text
+        return _of_model(script, call) and "state_dict" not in call.keywords and not call.open
+    return call.method == "state_dict" and _of_model(script, call) and is_written(script, call)
+
+
+def _of_model(script: Script, call: Call) -> bool:
+    """Is the method one of a model: by its name, as an engine's module, or unwrapped?"""
+    node = getattr(call.node.func, "value", None)
+    last = call.receiver.rpartition(".")[2].lower()
+    if "model" in last or "unwrap_model" in call.text.partition(f".{call.method}")[0]:
+        return "adapter" not in last
+    made = lineage(script, node, inside(call)).calls
+    return last == "module" or any(one.method == "unwrap_model" for one in made)
+
+
+@check({"deepspeed": ">=0.10"})
+def zero3_save_writes_nothing(setup: Setup, zero: Settings) -> Iterator[Finding]:
+    """Find an engine's save_16bit_model under ZeRO-3 without gathering the weights.
+
+    DeepSpeedEngine.save_16bit_model then writes a line to the log, returns False and saves nothing
+    (deepspeed/runtime/engine.py).
+    """
+    if setup.script is None or not _is_3(zero) or not _ungathered(zero):
+        return
+    for call in setup.script.named("save_16bit_model", "save_fp16_model"):
+        yield error(
+            f"{call.text[:80]} under ZeRO-3 with {GATHER} {zero.get('gather_16bit') or 'off'}",
+            why="DeepSpeed logs a line, returns False and writes no file.",
+            fix=f"{REMEDY}, or save with save_checkpoint and use zero_to_fp32.py.",
+            at=call.place,
+        )
 
 
 @check({"transformers": ">=5.0"})

@@ -60,10 +60,18 @@ def deepspeed_number_as_string(deepspeed: Settings) -> Iterator[Finding]:
             continue
         entries = value if isinstance(value, list) else [value]
         texts = [entry for entry in entries if isinstance(entry, str) and _as_number(entry) is not None]
+        if last == "betas" and isinstance(value, str) and value != "auto":
+            texts = [value]
         if not texts:
             continue
         told = warning if _converts(path, texts[0]) else error
-        kind = "an integer" if isinstance(_as_number(texts[0]), int) else "a number"
+        kind = (
+            "a list of two numbers"
+            if last == "betas"
+            else "an integer"
+            if isinstance(_as_number(texts[0]), int)
+            else "a number"
+        )
         remedy = ', or "auto", which the Trainer fills with the value of its arguments' if path in AUTO_TRAINER else ""
         yield told(
             f'{path} is the string "{texts[0]}"',

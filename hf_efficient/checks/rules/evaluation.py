@@ -18,7 +18,7 @@ TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 
 @check({"transformers": ">=5.0"}, seen="arithmetic")
 def evaluation_keeps_logits(
-    trainer: Settings, eval: Settings, model: Settings = NOTHING, machine: Settings = NOTHING
+    trainer: Settings, eval: Settings, model: Settings = NOTHING, machine: Settings = NOTHING, sft: Settings = NOTHING
 ) -> Iterator[Finding]:
     """Find metrics that are computed from the logits of the whole evaluation set, all kept at once.
 
@@ -37,7 +37,7 @@ def evaluation_keeps_logits(
     )
     size = _kept(trainer, eval, model)
     if size is UNKNOWN:
-        if _per_token(model):
+        if _per_token(model) or (sft and not model.text("class")):
             yield info(
                 "compute_metrics without preprocess_logits_for_metrics",
                 why="The Trainer keeps the logits of all evaluation rows (rows x tokens x vocabulary x 4 bytes) until "
@@ -48,7 +48,7 @@ def evaluation_keeps_logits(
         return
     memory = machine.number("memory_gib")
     full = size / GIB > memory and not trainer.on("eval_accumulation_steps")
-    level = error if full else warning if size > GIB else info
+    level = info if size <= GIB or trainer.values.get("eval_strategy") == "no" else error if full else warning
     rows, length, words = (_figure(eval, model, key) for key in ("rows", "seq_len", "vocab_size"))
     yield level(
         f"compute_metrics keeps the logits of {rows} rows x {length} tokens x {words} words",
@@ -155,9 +155,9 @@ def metrics_never_called(trainer: Settings, eval: Settings) -> Iterator[Finding]
     (trainer.py, evaluation_loop).
     """
     if trainer.on("prediction_loss_only") and eval.on("compute_metrics"):
-        yield warning(
+        yield info(
             "prediction_loss_only=True, and compute_metrics is given",
-            why="Evaluation keeps the loss only and never calls compute_metrics, without a word.",
+            why="Evaluation keeps the loss alone, which spares the logits' memory, and never calls compute_metrics.",
             fix="Leave prediction_loss_only out (preprocess_logits_for_metrics saves memory), or compute_metrics.",
             at=trainer.where("prediction_loss_only"),
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hf_efficient.checks.check import check
-from hf_efficient.checks.effective import data_parallel, visible_gpus
+from hf_efficient.checks.ranks import data_parallel, visible_gpus
 from hf_efficient.finding import Finding, error, info, warning
 from hf_efficient.reading.settings import NOTHING, UNKNOWN, Settings
 from hf_efficient.reading.setup import Setup

@@ -48,7 +48,8 @@ def launch_unknown_key(launch: Settings) -> Iterator[Finding]:
             continue
         block = "fsdp_config" if key.startswith("fsdp_") else "deepspeed_config" if key in _ZERO else ""
         close = nearest(key, known)
-        remedy = f"Move it into {block}." if block else f"Did you mean {close}?" if close else "Remove it."
+        alike = bool(close) and close[:1] == key[:1]  # ipex_config is none of the other words that end in _config
+        remedy = f"Move it into {block}." if block else f"Did you mean {close}?" if alike else "Remove it."
         yield error(
             f"{key} is an unknown key of the accelerate YAML",
             why="accelerate launch refuses a file with keys that it does not know.",
@@ -82,7 +83,7 @@ def launch_unknown_word(launch: Settings) -> Iterator[Finding]:
         else:
             wrong = value is False and key == "mixed_precision"
         if wrong:
-            close = "no" if value is False else _nearest_precision(str(value)) or nearest(str(value), words)
+            close = "no" if value is False else SPELLED.get(_bare(value)) or nearest(str(value), words)
             right = f"'{close}'" if close in ("no", "NO") else close
             yield error(
                 f"{key} is {value!r} in the accelerate YAML",
@@ -92,9 +93,14 @@ def launch_unknown_word(launch: Settings) -> Iterator[Finding]:
             )
 
 
-def _nearest_precision(value: str) -> str:
-    spelled = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "no", "fp32": "no", "none": "no"}
-    return spelled.get(value.lower().removeprefix("torch."), "")
+def _bare(value: object) -> str:
+    return str(value).lower().removeprefix("torch.")
+
+
+SPELLED = {
+    "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "no", "fp32": "no", "none": "no", "tpu": "XLA",
+}  # fmt: skip
+"""Words of other releases and other libraries."""
 
 
 @check({"accelerate": ">=1.0"})

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from hf_efficient.checks.check import check
-from hf_efficient.checks.effective import Knob
+from hf_efficient.checks.knob import Knob
 from hf_efficient.checks.loop import Loop, loops, prepared, steps_word
 from hf_efficient.finding import Finding, error, warning
+from hf_efficient.reading.flow import start
 from hf_efficient.reading.script import Call, Script
 from hf_efficient.reading.settings import NOTHING, UNKNOWN, Settings
 
@@ -62,13 +63,21 @@ def _factors(call: ast.Call) -> list[ast.expr]:
 
 
 def _is_steps(loop: Loop, node: ast.expr, count: Any) -> bool:
-    value = loop.worth(node)
+    value, node = loop.worth(node), _expanded(loop, node)
     return steps_word(node) or (isinstance(value, int | float) and value > 1 and value == count)
+
+
+def _expanded(loop: Loop, node: ast.expr) -> ast.expr:
+    """Return what a name was given, where that is one thing; else the expression itself."""
+    if not isinstance(node, ast.Name):
+        return node
+    given = loop.script.flow.reaching(node.id, loop.backward.around, start(node))
+    return given[0].value or node if len(given) == 1 else node
 
 
 def _certain(loop: Loop, node: ast.expr) -> bool:
     """Say whether the divisor is the library's own number, whatever it is."""
-    text = ast.unparse(node)
+    text = ast.unparse(_expanded(loop, node))
     if text.removesuffix("()").endswith(f".{STEPS}") and text.startswith(f"{loop.backward.receiver}."):
         return True
     given = [key.value for call in loop.script.named("Accelerator") for key in call.node.keywords if key.arg == STEPS]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from hf_efficient.checks.check import check
-from hf_efficient.checks.effective import Knob
+from hf_efficient.checks.knob import Knob
 from hf_efficient.checks.loop import CLIPS, Loop, engine_optimizers, is_scheduler, loops, prepared
 from hf_efficient.checks.rules.loops import STEPS, accumulation
 from hf_efficient.finding import Finding, error, warning
@@ -44,6 +45,34 @@ def clipping_before_sync(script: Script, effective: dict[str, Knob], zero: Setti
                 fix=f"Write `if accelerator.sync_gradients:` before {call.method}.",
                 at=call.place,
             )
+
+
+@check(seen="arithmetic")
+def clipping_every_micro_batch(script: Script, zero: Settings = NOTHING) -> Iterator[Finding]:
+    """Find a loop that steps every n micro-batches and clips or unscales at every one.
+
+    Gradients grow over the n micro-batches; clipping each time clips partial sums. A GradScaler unscales once per
+    update only: the second unscale_() before scaler.update() raises RuntimeError (torch/amp/grad_scaler.py).
+    """
+    for loop in loops(script) if not zero else ():
+        steps = loop.optimizer_steps
+        if loop.accumulates or not steps or not all(loop.modulo(step) is not None for step in steps):
+            continue
+        calls = [c for c in loop.of(*CLIPS, "unscale_") if not c.guards and c.loops[-1] is loop.node]
+        if not calls or not loop.before(loop.backward, calls[0]):
+            continue
+        twice = calls[0].method == "unscale_"
+        every = ast.unparse(loop.modulo(steps[0]) or ast.Constant("n"))
+        made = error if twice else warning
+        yield made(
+            f"{calls[0].text} at every micro-batch, and the optimizer steps every {every}",
+            why="The second unscale_() before scaler.update() raises RuntimeError: it has already been called."
+            if twice
+            else "Partial sums of the gradients are clipped: another update than clipping the whole one.",
+            fix=f"Put {' and '.join(dict.fromkeys(call.method for call in calls))} under the condition of the step, "
+            "right before optimizer.step(); with accelerate under `if accelerator.sync_gradients:`.",
+            at=calls[0].place,
+        )
 
 
 @check(seen="arithmetic")

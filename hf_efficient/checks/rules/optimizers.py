@@ -1,4 +1,4 @@
-"""Mistakes in what an optimizer is told: Adafactor's step sizes, and the `optim` of TrainingArguments."""
+"""Mistakes in the `optim` of TrainingArguments."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
 
 from hf_efficient.checks.check import check
 from hf_efficient.finding import Finding, error, warning
 from hf_efficient.reading.installed import tree
-from hf_efficient.reading.script import Call, Script
-from hf_efficient.reading.settings import NOTHING, UNKNOWN, Settings
+from hf_efficient.reading.settings import Settings
 from hf_efficient.renames import OPTIMIZERS
 from hf_efficient.wording import nearest
 
@@ -27,82 +25,6 @@ PACKAGES = {
     "torchao": "adamw_torch_4bit adamw_torch_8bit",
 }
 """Package to the beginnings of the optimizers that it brings, seen in transformers 5.24, trainer_optimizer.py."""
-
-
-def adafactor_calls(script: Script) -> list[Call]:
-    """Return the calls of transformers' Adafactor; torch's and optimi's are others."""
-    return [call for call in script.calls if call.method == "Adafactor" and call.name.startswith("transformers.")]
-
-
-def _relative(values: Mapping[str, Any], open: bool) -> tuple[Any, Any, Any]:
-    """Return lr, relative_step and warmup_init as Adafactor takes them."""
-    unknown = UNKNOWN if open else None
-    step = values.get("relative_step", UNKNOWN if open else True)
-    return values.get("lr", unknown), step, values.get("warmup_init", UNKNOWN if open else False)
-
-
-@check({"transformers": ">=4.0"}, seen="ran on CPU")
-def adafactor_lr_with_relative_step(script: Script | None = None, optimizer: Settings = NOTHING) -> Iterator[Finding]:
-    """Find an lr beside relative_step=True of transformers' Adafactor, or warmup_init=True without relative_step.
-
-    relative_step is True by default, so `Adafactor(params, lr=1e-3)` alone raises "Cannot combine manual `lr` and
-    `relative_step=True` options"; warmup_init=True wants relative_step=True.
-    """
-    made = (
-        [(call.keywords | _second(call), call.open, call.place) for call in adafactor_calls(script)] if script else []
-    )
-    kind = optimizer.text("class")
-    if script is None and kind in ("Adafactor", "transformers.Adafactor", "transformers.optimization.Adafactor"):
-        made.append((optimizer.values, optimizer.open, optimizer.place))
-    for values, open, place in made:
-        lr, relative, warmup = _relative(values, open)
-        if lr is not None and lr is not UNKNOWN and relative is True:
-            yield error(
-                f"Adafactor(lr={lr}, relative_step=True)" + ("" if "relative_step" in values else " (its default)"),
-                why="Adafactor computes its own step sizes with relative_step and refuses an lr beside it: ValueError.",
-                fix=f"Write lr={lr}, relative_step=False, scale_parameter=False, warmup_init=False; or lr=None with "
-                "relative_step=True and AdafactorSchedule(optimizer).",
-                at=place,
-            )
-        elif warmup is True and relative is False:
-            yield error(
-                "Adafactor(warmup_init=True, relative_step=False)",
-                why="warmup_init shapes the relative steps, and Adafactor refuses it without them: ValueError.",
-                fix="Set warmup_init=False, or relative_step=True with lr=None.",
-                at=place,
-            )
-
-
-def _second(call: Call) -> dict[str, Any]:
-    return {"lr": call.args[1]} if len(call.args) > 1 else {}
-
-
-@check({"transformers": ">=4.0"}, seen="ran on CPU")
-def adafactor_without_its_schedule(script: Script) -> Iterator[Finding]:
-    """Find Adafactor with lr=None handed to a Trainer without AdafactorSchedule.
-
-    Trainer makes its own schedule for it, of an optimizer whose lr is None: "unsupported operand type(s) for *:
-    'NoneType' and ...". AdafactorSchedule hands the optimizer's own steps to the log. Without Trainer, or with
-    optim="adafactor" (fixed lr), there is nothing to see.
-    """
-    relative = {}
-    for call in adafactor_calls(script):
-        lr, step, _ = _relative(call.keywords | _second(call), call.open)
-        if lr is None and step is True and call.target:
-            relative[call.target] = call
-    for call in script.calls:
-        pair = next((word.value for word in call.node.keywords if word.arg == "optimizers"), None)
-        if not call.method.endswith("Trainer") or not isinstance(pair, ast.Tuple) or len(pair.elts) != 2:
-            continue
-        optimizer, schedule = (ast.unparse(one) for one in pair.elts)
-        if optimizer in relative and schedule == "None":
-            yield error(
-                f"Adafactor with lr=None in {call.method}(optimizers=({optimizer}, None))",
-                why="The Trainer makes a linear schedule of an optimizer without lr: TypeError at train().",
-                fix=f"Pass optimizers=({optimizer}, AdafactorSchedule({optimizer})), or drop it and set "
-                'optim="adafactor" with learning_rate (relative_step=False).',
-                at=relative[optimizer].place,
-            )
 
 
 @cache
@@ -180,6 +102,25 @@ def optim_args_unreadable(trainer: Settings) -> Iterator[Finding]:
         fix=f'Write one string of key=value parts with commas between: optim_args="{text}".',
         at=trainer.where("optim_args"),
     )
+
+
+@check({"transformers": ">=5.0"}, seen="read source")
+def optim_args_ignored(trainer: Settings) -> Iterator[Finding]:
+    """Find optim_args beside an optimizer that reads none.
+
+    torch's AdamW, Adafactor (which Trainer fixes at relative_step=False and scale_parameter=False), and bitsandbytes'
+    AdamW and Lion take what TrainingArguments have fields for and nothing of optim_args (trainer_optimizer.py).
+    """
+    optim, given = trainer.text("optim").rpartition(".")[2].lower(), trainer.text("optim_args")
+    bnb = optim in ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit", "paged_adamw_32bit") or "lion" in optim
+    if given and (bnb or optim in ("adamw_torch", "adamw_torch_fused", "adafactor")):
+        yield warning(
+            f"optim_args={given!r} with optim={optim!r}",
+            why=f"Trainer reads nothing of optim_args for {optim}: what it says is ignored in silence.",
+            fix="Use adam_beta1, adam_beta2, adam_epsilon and weight_decay of TrainingArguments; for other options "
+            "hand the optimizer over: Trainer(optimizer_cls_and_kwargs=(Class, {...})).",
+            at=trainer.where("optim_args"),
+        )
 
 
 @check({"transformers": ">=5.0"}, seen="read source")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_efficient.checks.effective import Knob
+from hf_efficient.checks.knob import Knob
 from hf_efficient.finding import Place
 from hf_efficient.reading.settings import NOTHING, Settings
 from hf_efficient.reading.setup import Setup

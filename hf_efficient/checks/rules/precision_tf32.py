@@ -89,7 +89,7 @@ def tf32_old_switch_read(setup: Setup) -> Iterator[Finding]:
     refused = (
         [MATMUL, "torch.get_float32_matmul_precision()"] if on and not legacy_on(found) else [CUDNN] if off else []
     )
-    start = on[1] if on else trainer.where("tf32")
+    start = _read_in(script, on[1] if on else trainer.where("tf32"))
     for one in found:
         if not one.written and one.name in refused and start.file == one.place.file and 0 < start.line < one.place.line:
             yield error(
@@ -101,6 +101,12 @@ def tf32_old_switch_read(setup: Setup) -> Iterator[Finding]:
                 ' torch.set_float32_matmul_precision("high") first, which sets both.',
                 at=one.place,
             )
+
+
+def _read_in(script: Script, place: Place) -> Place:
+    """Return where an argument takes effect in the script: of one told on the command line, where that is parsed."""
+    parsed = [call.place for call in script.calls if call.method.startswith("parse_args")]
+    return parsed[0] if place.file != script.file and parsed else place
 
 
 @check({"torch": ">=2.9,<2.10", "transformers": ">=5.0"}, seen="report")

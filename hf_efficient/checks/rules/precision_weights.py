@@ -10,6 +10,7 @@ from hf_efficient.checks.check import check
 from hf_efficient.checks.rules.precision_places import precision_of
 from hf_efficient.finding import Finding, Place, error, warning
 from hf_efficient.reading.models import dtype
+from hf_efficient.reading.script import Call
 from hf_efficient.reading.settings import NOTHING, UNKNOWN, Settings
 from hf_efficient.reading.setup import Setup
 
@@ -79,6 +80,8 @@ def _scaler(setup: Setup) -> tuple[str, Place] | None:
 def _halves(setup: Setup, model: Settings) -> tuple[str, str, str] | None:
     """Return which trainable parameters are fp16 or bf16, the dtype, and the cure; None where none is known to be."""
     loaded, peft = loaded_dtype(model), setup.peft
+    if one_by_one := _lowered(setup):
+        return one_by_one
     if not has_adapters(setup):
         named = "every weight of the model" if loaded in HALVES and not is_quantized(model) else ""
         return (named, str(loaded), "load it with dtype=torch.float32 in from_pretrained") if named else None
@@ -90,17 +93,41 @@ def _halves(setup: Setup, model: Settings) -> tuple[str, str, str] | None:
 def _cast_afterwards(setup: Setup, model: Settings) -> tuple[str, str, str] | None:
     """Return adapters that were made and then cast together with the model."""
     cast = dtype(model.get("cast_dtype")) if model.said("cast_dtype") else None
-    made = [call.place.line for call in (setup.script.named("get_peft_model") if setup.script is not None else [])]
-    if cast in HALVES and made and model.where("cast_dtype").line > max(made):
+    made = setup.script.named("get_peft_model", "add_adapter") if setup.script is not None else []
+    if cast in HALVES and made and all(_comes_after(setup, model.where("cast_dtype"), call) for call in made):
         how = "cast the model before get_peft_model, which then makes the adapters float32, and not after it"
         return "the adapters, cast with the whole model after get_peft_model,", str(cast), how
     return None
 
 
+def _lowered(setup: Setup) -> tuple[str, str, str] | None:
+    """Return parameters that a loop over the model's casts to half, one by one; None where it chooses unknown ones."""
+    for call in setup.script.calls if setup.script is not None else []:
+        kind = {"half": "float16", "bfloat16": "bfloat16"}.get(call.method)
+        over = [ast.unparse(loop.iter) for loop in call.loops if isinstance(loop, ast.For)]
+        chosen = all("lora" in guard.lower() or guard.endswith("requires_grad") for guard in call.guards)
+        walks = any(".parameters(" in text or ".named_parameters(" in text for text in over)
+        if kind and walks and chosen and not call.args:
+            which = f"the parameters that line {call.place.line} casts one by one"
+            return which, kind, "leave out that cast of what has requires_grad"
+    return None
+
+
+def _comes_after(setup: Setup, place: Place, call: Call) -> bool:
+    """Does a cast at that place act on what the call makes? In one line: is it called on the call's result?"""
+    casts = [
+        one for one in (setup.script.calls if setup.script else []) if one.place == place and one.node != call.node
+    ]
+    return place.line > call.place.line or any(
+        isinstance(one.node.func, ast.Attribute) and call.node in ast.walk(one.node.func) for one in casts
+    )
+
+
 def _adapters(setup: Setup, model: Settings, peft: Settings, loaded: Any) -> tuple[str, str, str] | None:
     if is_quantized(model):
         sure = setup.sft is not None and (model.on("load_in_4bit") or model.on("load_in_8bit"))
-        how = "set fp16=False and bf16=True on a card of capability 8.0 or more, or use transformers' Trainer"
+        back = "for p in trainer.model.parameters(): if p.requires_grad: p.data = p.data.float()"
+        how = f"cast them back to float32 once SFTTrainer is made ({back}), or use transformers' Trainer"
         return ("the adapters, which SFTTrainer casts where the base is quantized,", "bfloat16", how) if sure else None
     if loaded not in HALVES or model.said("cast_dtype") or peft.get("prepared_for_kbit") is not None:
         return None
@@ -166,7 +193,7 @@ def bf16_weights_without_fp32_masters(setup: Setup) -> Iterator[Finding]:
     model, precision = setup.model, precision_of(setup)
     if model is None or loaded_dtype(model) not in HALVES[1:] or not _trains(setup) or _masters(setup):
         return
-    unknown = raised_again(setup) or loaded_by_trl(setup)
+    unknown = raised_again(setup) or loaded_by_trl(setup) or _arguments_alone(setup)
     if has_adapters(setup) or is_quantized(model) or unknown or model.on("frozen"):
         return
     if (precision is None and setup.fsdp is not None) or _scaler(setup) is not None:
@@ -192,6 +219,15 @@ def _trains(setup: Setup) -> bool:
     script = setup.script
     loop = script is not None and bool(script.training_loops)
     return setup.trainer is not None or setup.accelerator is not None or loop
+
+
+def _arguments_alone(setup: Setup) -> bool:
+    """Are arguments of a file all that is known, so that any engine may run them?"""
+    told = (setup.script, setup.launch, setup.launcher, setup.processes)
+    model = setup.model or NOTHING
+    return all(one is None for one in told) and not (
+        model.text("class") or model.said("config") or model.said("params")
+    )
 
 
 def _masters(setup: Setup) -> bool:

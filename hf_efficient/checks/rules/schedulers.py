@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hf_efficient.checks.check import check
-from hf_efficient.checks.effective import Knob
-from hf_efficient.checks.loop import Loop, loops, prepared
+from hf_efficient.checks.knob import Knob
+from hf_efficient.checks.loop import Loop, loops, prepared, prepared_inline
 from hf_efficient.finding import Finding, error, info, warning
 from hf_efficient.reading.follow import dotted
 from hf_efficient.reading.script import Call, Script
@@ -84,8 +84,9 @@ def scheduler_ticks_per_process(
     if not (isinstance(processes, int) and processes > 1) or not _ticks(script, accelerator):
         return
     for length in lengths(script):
-        name = length.call.target
-        if not name or name not in ready or not any(_steps(loop, name) for loop in loops(script)):
+        name, inline = length.call.target, prepared_inline(script, length.call)
+        name = inline or name
+        if not name or not (inline or name in ready) or not any(_steps(loop, name) for loop in loops(script)):
             continue
         if any("num_processes" in ast.unparse(part) or "world_size" in ast.unparse(part) for part in length.parts):
             continue

@@ -62,6 +62,12 @@ EXAMPLES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [
             script("MistralForCausalLM", HALVED, "Halved(model=model, args=args)"),
             script("AutoModelForSequenceClassification", SUMS, "Sums(model=model, args=args)"),
+            script("AutoModelForCausalLM", HALVED, "Halved(model=model, args=args)"),
+            script(
+                "AutoModelForCausalLM",
+                f"from trl import SFTTrainer\n{HALVED}".replace("Seq2Seq", "SFT"),
+                "Halved(model, args)",
+            ),
         ],
         [
             script("BartForSequenceClassification", HALVED, "Halved(model=model, args=args)"),

@@ -18,6 +18,12 @@ for x in torch.load("x.pt"):
     optimizer.step()
     optimizer.zero_grad()
 """
+HELPER = """
+def resume(path):
+    held = torch.load(path, map_location=device)
+    model.load_state_dict(held["model"])
+    return held
+"""
 
 
 def _loop(read: str, after: str = "", part: str = "") -> dict[str, Any]:
@@ -30,11 +36,14 @@ EXAMPLES = {
             _loop('state = torch.load("last.ckpt", map_location=device)', part='["state_dict"]'),
             _loop('state = load_file("model.safetensors", device="cuda:0")'),
             _loop('state = torch.load("last.ckpt")'),
+            _loop(HELPER + 'kept = resume("last.ckpt")', part=" or None"),
         ],
         [
             _loop('state = torch.load("last.ckpt", map_location=torch.device("cpu"))'),
             _loop('state = torch.load("last.ckpt", map_location="cuda")', after="del state"),
             _loop('state = load_file("model.safetensors")'),
+            _loop(HELPER + 'resume("last.ckpt")', part=" or None"),
+            _loop(HELPER + 'kept = resume("last.ckpt")', after="del kept", part=" or None"),
         ],
     ),
 }

@@ -30,6 +30,10 @@ EXAMPLES = {
             _loop(_ON, "accelerator.save_model(model, 'out')"),
             _loop("dynamo_backend='aot_eager'", "state = accelerator.get_state_dict(model)\nsave_file(state, 'm')"),
             _loop(_ON, "plain = accelerator.unwrap_model(model)\nsave_file(plain.state_dict(), 'm.safetensors')"),
+            _loop(
+                "", "torch.save(accelerator.unwrap_model(model).state_dict(), 'm')", "model = torch.compile(model)\n"
+            ),
+            _loop(_ON, "whole = {'net': model.state_dict(), 'step': 1}\ntorch.save(whole, 'm')"),
             {
                 "files": {
                     "train.py": "import torch\nmodel = torch.nn.Linear(8, 1)\nfast = torch.compile(model)\n"
@@ -41,6 +45,8 @@ EXAMPLES = {
         [
             _loop("", "accelerator.save_model(model, 'out')"),
             _loop(_ON, "accelerator.save_state('out')"),
+            _loop(_ON, "torch.save({'optimizer': optimizer.state_dict()}, 'm')"),
+            _loop("", "torch.save(model.state_dict(), 'm')", "model.compile()\n"),
             _loop(_ON, "accelerator.unwrap_model(model).save_pretrained('out')"),
             _loop(
                 _ON,

@@ -20,6 +20,14 @@ for batch in loader:
     accelerator.backward(model(**batch).loss)
 {save}
 """
+ENGINE = """
+import deepspeed, torch
+engine, optimizer, loader, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config="ds.json")
+for batch in loader:
+    engine.backward(engine(**batch).loss)
+    engine.step()
+{save}
+"""
 
 
 def _zero(stage: int = 3, **keys: Any) -> dict[str, Any]:
@@ -37,6 +45,10 @@ def _trainer(save: str, deepspeed: dict[str, Any]) -> dict[str, Any]:
 
 def _loop(save: str, launch: dict[str, Any]) -> dict[str, Any]:
     return {"accelerator": {}, "script": LOOP.format(save=save), "launch": launch}
+
+
+def _engine(save: str, deepspeed: dict[str, Any]) -> dict[str, Any]:
+    return {"script": ENGINE.format(save=save), "deepspeed": deepspeed}
 
 
 EXAMPLES = {
@@ -63,11 +75,25 @@ EXAMPLES = {
             _trainer("model.save_pretrained('best')", _zero(**GATHERED)),
             _loop("torch.save(model.state_dict(), 'weights.pt')", GOOD),
             _loop("accelerator.unwrap_model(model).save_pretrained('final')", GOOD),
+            _loop("plain = accelerator.unwrap_model(model)\nplain.save_pretrained('final')", GOOD),
+            _trainer("held = {'weights': model.state_dict()}\ntorch.save(held, 'w.pt')", _zero(**GATHERED)),
+            _engine("torch.save(engine.module.state_dict(), 'w.pt')", _zero(**GATHERED)),
         ],
         [
             _trainer("tokenizer.save_pretrained('best')", _zero(**GATHERED)),
             _trainer("model.save_pretrained('best')", _zero(2)),
             _loop("model.save_pretrained('a', state_dict=accelerator.get_state_dict(model))", GOOD),
+            _engine("torch.save(optimizer.state_dict(), 'o.pt')", _zero(**GATHERED)),
+        ],
+    ),
+    "zero3-save-writes-nothing": (
+        [
+            _engine("engine.save_16bit_model('final')", _zero()),
+            _engine("engine.save_16bit_model('a', 'b')", _zero(stage3_gather_16bit_weights_on_model_save=False)),
+        ],
+        [
+            _engine("engine.save_16bit_model('final')", _zero(**GATHERED)),
+            _engine("engine.save_16bit_model('final')", _zero(2)),
         ],
     ),
     "sharded-save-only-model-with-best": (

@@ -43,6 +43,17 @@ SCALED = (
 )
 SCALER = "scaler = torch.amp.GradScaler()"
 ENGINE = "eng, inner, _, _ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=cfg())"
+
+
+def _every(backward: str, clip: str) -> str:
+    step = "scaler.step(optimizer)" if "scaler" in backward else "optimizer.step()"
+    return (
+        "import torch\nscaler = torch.amp.GradScaler('cuda')\nfor i, batch in enumerate(loader):\n"
+        f"    loss = model(batch).mean()\n    {backward}\n    {clip}\n    if (i + 1) % 4 == 0:\n        {step}\n"
+        "        optimizer.zero_grad()\n"
+    )
+
+
 EXAMPLES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "clipping-before-sync": (
         [
@@ -53,6 +64,20 @@ EXAMPLES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
             inside(GUARDED, 'gradient_accumulation_steps=4, mixed_precision="fp16"'),
             inside(ALL, "gradient_accumulation_steps=many()"),
             inside(ALL, ""),
+        ],
+    ),
+    "clipping-every-micro-batch": (
+        [
+            {"script": _every("scaler.scale(loss / 4).backward()", "scaler.unscale_(optimizer)")},
+            {"script": _every("(loss / 4).backward()", "torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)")},
+        ],
+        [
+            {"script": _every("(loss / 4).backward()", "pass")},
+            {
+                "script": _every(
+                    "(loss / 4).backward()", "if i % 4 == 3: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)"
+                )
+            },
         ],
     ),
     "clipping-scaled-gradients": (

@@ -26,6 +26,9 @@ EXAMPLES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "adafactor-lr-with-relative-step": (
         [
             made("o = Adafactor(model.parameters(), 3e-4)"),
+            made(
+                "", "t = Trainer(model, args, optimizer_cls_and_kwargs=(Adafactor, dict(lr=1e-4, relative_step=True)))"
+            ),
             made("o = transformers.Adafactor(model.parameters(), lr=None, relative_step=False, warmup_init=True)"),
             {"optimizer": {"class": "Adafactor", "lr": 0.01}},
         ],
@@ -38,6 +41,7 @@ EXAMPLES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "adafactor-without-its-schedule": (
         [
             made(NONE, "t = Trainer(model, args, optimizers=(o, None))"),
+            made(NONE, "pair = (o, transformers.get_constant_schedule(o))\nt = Trainer(model, args, optimizers=pair)"),
             made(
                 "o = transformers.Adafactor(model.parameters())",
                 "t = Trainer(model=model, args=args, optimizers=(o, None))",
@@ -68,6 +72,18 @@ EXAMPLES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
             {"trainer": {"optim": "galore_adamw", "optim_args": "rank: 64", "optim_target_modules": "all-linear"}},
         ],
         [{"trainer": {"optim": "ademamix", "optim_args": "alpha=5.0,beta3=0.999"}}],
+    ),
+    "optim-args-ignored": (
+        [
+            {"trainer": {"optim": "adafactor", "optim_args": "relative_step=True"}},
+            {"trainer": {"optim": "adamw_torch", "optim_args": "amsgrad=True"}},
+            {"sft": {"optim": "paged_adamw_8bit", "optim_args": "percentile_clipping=95"}},
+        ],
+        [
+            {"trainer": {"optim": "sgd", "optim_args": "momentum=0.9"}},
+            {"trainer": {"optim": "adafactor"}},
+            {"trainer": {"optim": "rmsprop_bnb_8bit", "optim_args": "alpha=0.9"}},
+        ],
     ),
     "layerwise-optimizer-limits": (
         [
