@@ -43,6 +43,8 @@ def page(name: str, machine: Machine) -> Row:
     except ValueError:
         if name in codes():  # asked second, since the checks take a moment to load
             return _check_page(name)
+        if "-" in name:  # only codes have hyphens
+            raise unknown("check", name, codes()) from None
         raise
     plan = make_plan(subject, machine=machine)
     function = read(name)[0]

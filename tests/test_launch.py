@@ -48,7 +48,7 @@ def test_one_process_trains_and_saves(recipe: str, flags: list[str], tmp_path: P
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", [RECIPES[0], *(pytest.param(one, marks=pytest.mark.slow) for one in RECIPES[1:])])
 def test_two_processes_share_the_effective_batch(recipe: str, flags: list[str], tmp_path: Path) -> None:
     """On two processes the accumulation halves, one summary is printed, and one model saved."""
     plan = ["--plan", "safe", "batch_size(2, effective=8)"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import cycle, product
+from itertools import product
 from typing import Any
 
 import pytest
@@ -45,8 +45,8 @@ PLANS = {
 }
 UNITS = 14
 FAST = (("llama", "bf16"), ("bert", "checkpointing"), ("gpt2", "float32"))
-SAMPLE = tuple(zip(cycle(MODELS), PLANS, strict=False))
-"""Every plan and every model once at least."""
+SAMPLE = (("gpt2", "every second"), ("bert", "offload"), ("qwen3", "bf16"))
+"""What `make test` tries besides; the rest is for `make test-all`."""
 
 
 def _cases() -> Iterator[Any]:

@@ -108,7 +108,7 @@ def test_its_verdicts_are_real(command: str, tmp_path: Path, capsys: pytest.Capt
     assert shown == found
 
 
-@pytest.mark.launch
+@pytest.mark.slow
 @pytest.mark.parametrize("command", MEMORY)
 def test_its_estimate_is_real(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The estimate that the README shows is what the command prints, to the last digit; it does not fit."""

@@ -32,7 +32,9 @@ SLOW = ("compile", "adamw_torchao_8bit", "adamw_torchao_4bit")
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("head", ["gpt2", "bert", "smolvlm"])
+@pytest.mark.parametrize(
+    "head", ["gpt2", *(pytest.param(head, marks=pytest.mark.slow) for head in ("bert", "smolvlm"))]
+)
 def test_every_trick_keeps_its_promise(head: str) -> None:
     """On a head of each kind no promise is broken, and few tricks show nothing."""
     machine = training_machine()

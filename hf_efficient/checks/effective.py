@@ -57,7 +57,7 @@ def _accumulation(setup: Setup, _: Mapping[str, Knob]) -> Knob | None:
     if setup.trainer is not None:
         return _said(setup.trainer, key, "TrainingArguments")
     zero, accelerator, launch = setup.zero, setup.accelerator, setup.launch or NOTHING
-    if zero is not None and zero.said(key) and zero.get(key) != "auto":
+    if zero is not None and zero.said(key) and zero.text(key) != "auto":
         return Knob(zero.number(key), f"{key} of DeepSpeed's configuration", zero.where(key))
     if zero is not None and setup.deepspeed is not None and not zero.said(key) and not zero.open:
         return Knob(1, f"no {key} in the DeepSpeed file", zero.place)

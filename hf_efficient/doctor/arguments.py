@@ -36,11 +36,12 @@ ALIKE = 0.85
 """From there on a name is taken for a misspelled field and not for an argument of the script's own."""
 
 
-def arguments_setup(run: Setup, told: Settings) -> Setup:
+def arguments_setup(run: Setup, told: Settings, *, named: bool = False) -> Setup:
     """Return a run with what it is told over what its script says; names that are no field stay out.
 
     What a script parses is known as soon as it is told, so the rest is at its defaults. A script that parses in a way
-    of its own takes an argument where it writes `key=args.name`, and nowhere else.
+    of its own takes an argument where it writes `key=args.name`, and nowhere else. `named`: the script itself names
+    the file and hands all of it on.
     """
     script = run.script
     if script is not None and _takes_none(run, script):
@@ -57,7 +58,7 @@ def arguments_setup(run: Setup, told: Settings) -> Setup:
             open=told.open,
         )
         both = said.over(owner) if owner is not None else said
-        both.open = told.open if owner is not None and owner.open and _parses(run) else both.open
+        both.open = told.open if owner is not None and owner.open and (named or _parses(run)) else both.open
         same = run.sft is None or run.trainer is run.sft
         run = replace(run, sft=both if run.sft is not None else None, trainer=both if same else run.trainer)
     if model:

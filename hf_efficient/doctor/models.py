@@ -13,6 +13,8 @@ from hf_efficient.wording import one_sentence
 def named_model(name: str) -> Settings:
     """Return the model of a folder or Hub id, by its config.json alone. Raises ValueError where there is none."""
     path = Path(name)
+    if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise ValueError(f"There is no folder {name} for --model: name a folder with a config.json, or a Hub id.")
     file = path / "config.json" if path.is_dir() else path if path.is_file() else _from_hub(name)
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -26,11 +28,16 @@ def named_model(name: str) -> Settings:
 
 
 def _from_hub(name: str) -> Path:
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.utils import logging
 
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # it tells of every retry
     try:
-        return Path(hf_hub_download(name, "config.json"))
+        cached = try_to_load_from_cache(name, "config.json")
+        return Path(cached if isinstance(cached, str) else hf_hub_download(name, "config.json"))
     except Exception as error:  # the Hub has a dozen kinds, from an invalid id to no network
+        kind = type(error).__name__
         raise ValueError(
-            f"The config.json of {name} cannot be had ({one_sentence(error)[:200]}): name a folder that has it."
+            f"The config.json of {name} cannot be had from the Hub ({kind}): mind the name and the network, or name a"
+            " folder that has it."
         ) from None

@@ -39,6 +39,7 @@ PAGES: Mapping[str, str] = {
     **READING,
     **OF_PROBES,
     BROKEN: """A check of ours failed on your files; the other checks were asked all the same.""",
+    "silence-unknown-code": """A code that is to be ignored is none that a finding has, so nothing is silenced.""",
     "silence-without-reason": """A finding is to be ignored, and no reason is given, so it is told all the same.
 
 A comment `# hf-efficient: ignore[CODE] REASON` silences its line, or the next one where it stands alone; a line

@@ -11,7 +11,9 @@ from typing import Any
 from hf_efficient.doctor.arguments import arguments_setup
 from hf_efficient.doctor.gather import deepspeed_names, same_file
 from hf_efficient.reading.machines import at_hand, machine_settings
+from hf_efficient.reading.parser import parsed
 from hf_efficient.reading.parts import Command, Part
+from hf_efficient.reading.script import Script
 from hf_efficient.reading.script_setup import setups
 from hf_efficient.reading.settings import Settings
 from hf_efficient.reading.setup import SUBJECTS, Setup
@@ -77,8 +79,8 @@ def _bare(parts: Sequence[Part]) -> list[Setup]:
     commands = [command for part in parts for command in part.commands]
     starts = [_started(part, command, parts) for part in scripts for command in _commands(part, commands)]
     alone = [command for command in commands if not any(_starts(command, part) for part in scripts)]
-    if not (starts and scripts):
-        starts += [_started(None, command, parts) for command in alone]
+    # a command that names a script that was not given is a run of its own, and says nothing of the scripts that were
+    starts += [_started(None, command, parts) for command in alone if command.script or not scripts]
     if not starts:
         starts = [_started(None, None, parts)]
     return [run for many in starts for run in many]
@@ -101,7 +103,7 @@ def _starts(command: Command, script: Part) -> bool:
 def _started(script: Part | None, command: Command | None, parts: Sequence[Part]) -> list[Setup]:
     """Return the runs of a script (or of none) under a command (or none), one for each choice of files beside them."""
     found = []
-    for base in _bases(script):
+    for base in _bases(script, command):
         launches = _launches(command, base, parts)
         for launch, arguments in product(launches, _arguments(command, base, parts)):
             run = _with_arguments(_with_launch(base, command, launch), command, arguments)
@@ -109,11 +111,14 @@ def _started(script: Part | None, command: Command | None, parts: Sequence[Part]
     return [run for run in found if _subjects(run)][:LIMIT]
 
 
-def _bases(part: Part | None) -> list[Setup]:
-    """Return what a script says by itself: one setup for each configuration that it builds."""
+def _bases(part: Part | None, command: Command | None) -> list[Setup]:
+    """Return what a script says under a command: one setup for each configuration that it builds."""
     if part is None or part.script is None:
         return [Setup()]
-    own = setups(part.script) or [Setup(script=part.script)]
+    script = part.script
+    if command is not None and command.script and (held := parsed(script, command.arguments)):
+        script = Script(script.source, script.file, told=held)
+    own = setups(script) or [Setup(script=script)]
     return [replace(setup, files=(part.file,)) for setup in own]
 
 
@@ -138,10 +143,8 @@ def _arguments(command: Command | None, base: Setup, parts: Sequence[Part]) -> l
 def free(files: Sequence[Part], parts: Sequence[Part]) -> list[Part]:
     """Return the files that no other one names: what is named goes with those that name it."""
     names = [name for part in parts if part.kind != "shell" for name in deepspeed_names(part)]
-    scripts = [part for part in parts if part.kind == "script"]
     for command in (command for part in parts for command in part.commands):
-        if any(_starts(command, part) for part in scripts):
-            names += [command.config_file, *command.files]
+        names += [command.config_file, *command.files]
     return [part for part in files if not any(same_file(name, part.file) for name in names if name)]
 
 
@@ -167,6 +170,7 @@ def _with_launch(base: Setup, command: Command | None, launch: Part | None) -> S
             env=command.env or None,
             launcher=command.launcher,
             processes=command.processes,
+            files=(str(command.place),) if command.place.file else (),
         )
         run = merged(run, more)
     processes = run.launch.number("num_processes") if run.launch is not None else None
@@ -178,7 +182,8 @@ def _with_launch(base: Setup, command: Command | None, launch: Part | None) -> S
 def _with_arguments(run: Setup, command: Command | None, arguments: Part | None) -> Setup:
     """Lay files of arguments and then the command line over what the script itself says."""
     if arguments is not None:
-        run = merged(arguments_setup(run, arguments.settings), Setup(files=(arguments.file,)))
+        named = any(same_file(name, arguments.file) for name in run.references)
+        run = merged(arguments_setup(run, arguments.settings, named=named), Setup(files=(arguments.file,)))
     if command is not None and command.arguments:
         run = arguments_setup(run, command.arguments)
     return run

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_efficient.checks.check import checks
+from hf_efficient.doctor.pages import PAGES
 from hf_efficient.finding import Finding, Place, warning
+from hf_efficient.wording import nearest
 
 COMMENT = re.compile(r"#\s*hf-efficient:\s*ignore\[([\w\s,-]+)\]\s*:?\s*(.*)")
 """`# hf-efficient: ignore[code] the reason`, on the line of the finding or alone on the line above it."""
@@ -36,7 +39,22 @@ def silenced(
             kept.append(finding)
             if here == "":
                 complaints.append(_without_reason(finding.code, finding.where))
-    return kept + complaints, quiet
+    complaints += [_unknown(code, Place(file, line)) for file, lines in comments.items() for line, code in lines]
+    return [*kept, *filter(None, complaints)], quiet
+
+
+def _unknown(code: str, at: Place) -> Finding | None:
+    """Return the complaint about a code that no finding has: it would silence nothing, and nobody would learn it."""
+    known = [*checks(), *PAGES]
+    if code in known:
+        return None
+    close = nearest(code, known)
+    return warning(
+        f"{code} is to be ignored, and no check has that code",
+        why="It silences nothing.",
+        fix=f"Did you mean {close}?" if close else "`hf-efficient list checks` names the codes.",
+        at=at,
+    ).coded("silence-unknown-code")
 
 
 def _without_reason(code: str, at: Place) -> Finding:
@@ -48,7 +66,7 @@ def _without_reason(code: str, at: Place) -> Finding:
     ).coded("silence-without-reason")
 
 
-def _pyproject(paths: Sequence[Path]) -> tuple[dict[str, str], list[Finding]]:
+def _pyproject(paths: Sequence[Path]) -> tuple[dict[str, str], list[Finding | None]]:
     """Return the codes that the nearest pyproject.toml above the first file silences, with their reasons."""
     start = paths[0].absolute() if paths else Path.cwd()
     file = next((folder / "pyproject.toml" for folder in start.parents if (folder / "pyproject.toml").is_file()), None)
@@ -62,7 +80,8 @@ def _pyproject(paths: Sequence[Path]) -> tuple[dict[str, str], list[Finding]]:
         table = table.get(key, {}) if isinstance(table, dict) else {}
     table = table if isinstance(table, dict) else {}
     given = {str(code): reason.strip() for code, reason in table.items() if isinstance(reason, str) and reason.strip()}
-    return given, [_without_reason(str(code), Place(str(file))) for code in table if code not in given]
+    at = Place(str(file))
+    return given, [_without_reason(str(c), at) for c in table if c not in given] + [_unknown(c, at) for c in given]
 
 
 def _comments(file: str, text: str | None = None) -> dict[tuple[int, str], str]:

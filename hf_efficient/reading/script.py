@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -95,9 +95,10 @@ class Call:
 class Script(Values):
     """A parsed script. Raises SyntaxError, ValueError or RecursionError for what cannot be read as Python."""
 
-    def __init__(self, source: str, file: str = "script") -> None:
+    def __init__(self, source: str, file: str = "script", told: Mapping[str, Any] | None = None) -> None:
         self.source = source
         self.file = file
+        self.told = told
         self.tree = ast.parse(source)
         nodes = list(_walk(self.tree))
         super().__init__(nodes, dict(_imports(node for node, _ in nodes)))
@@ -157,6 +158,10 @@ class Script(Values):
     def call_at(self) -> dict[int, Call]:
         """Return the calls by the identity of their nodes."""
         return {id(call.node): call for call in self.calls}
+
+    def source_of(self, node: ast.AST | None) -> str:
+        """Return the source text of an expression; empty where there is none."""
+        return ast.unparse(node) if node is not None else ""
 
     def place(self, node: ast.AST) -> Place:
         """Return where a node stands."""

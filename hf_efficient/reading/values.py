@@ -45,6 +45,9 @@ def _imported(name: str) -> Symbol | Resolved:
 class Values:
     """The values of the names and expressions of a syntax tree."""
 
+    told: Mapping[str, Any] | None = None
+    """What `parser.parse_args()` gives; None where no command line is known."""
+
     def __init__(self, nodes: Sequence[tuple[ast.AST, Around]], imports: Mapping[str, str]) -> None:
         self.nodes = nodes
         self.imports = imports
@@ -118,7 +121,27 @@ class Values:
         if given.index is not None:
             whole = self._value(given.value, given.around)
             return whole[given.index] if isinstance(whole, list) and given.index < len(whole) else UNKNOWN
+        if (parsed := self._parsed(given.value)) is not None:
+            return parsed
         return self._value(given.value, (*given.around, given.node)) if given.value is not None else UNKNOWN
+
+    def _parsed(self, node: ast.expr | None, depth: int = 0) -> Namespace | None:
+        """Return what a parser of the script's own gives back, also through a function that returns it."""
+        if self.told is None or not isinstance(node, ast.Call) or depth > 3:
+            return None
+        if isinstance(node.func, ast.Attribute):
+            return Namespace(self.told) if node.func.attr == "parse_args" and not node.args else None
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        back = [
+            (one.value, around)
+            for one, around in self.nodes
+            if isinstance(one, ast.Return) and any(isinstance(n, ast.FunctionDef) and n.name == name for n in around)
+        ]
+        if not name or len(back) != 1:
+            return None
+        value, around = back[0]
+        found = self._parsed(value, depth + 1) or self._value(value, around)
+        return found if isinstance(found, Namespace) else None
 
     def _changed(self, name: str, value: Any, given: Given, around: Around) -> Any:
         """Return a dict with the keys that later statements give it; UNKNOWN where they do so under a condition."""
@@ -131,6 +154,8 @@ class Values:
                     return UNKNOWN
                 value[part.keys[0]] = self._of(part, name) if certain else UNKNOWN
             return UNKNOWN if self._mutated(name) else value
+        if isinstance(value, Namespace):
+            return Namespace({key: one for key, one in value.held.items() if not any(key in p.keys for p in later)})
         return UNKNOWN if isinstance(value, list) and (later or self._mutated(name)) else value
 
     def _mutated(self, name: str) -> bool:

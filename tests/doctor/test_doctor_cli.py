@@ -117,10 +117,14 @@ def test_a_comment_silences_its_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_pyproject_silences_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By code, with a reason."""
-    table = "[tool.hf-efficient.doctor.silence]\nrenamed-argument = 'transformers 4 is pinned'\nother = ''\n"
+    table = "[tool.hf-efficient.doctor.silence]\nrenamed-argument = 'transformers 4 is pinned'\nunreadable = ''\n"
+    table += "renamed-arguments = 'a slip of the pen'\n"
     (tmp_path / "pyproject.toml").write_text(table)
     data = _json(capsys, _script(tmp_path))
-    assert {row["code"] for row in data["findings"] if row["level"] != "info"} == {"silence-without-reason"}
+    assert {row["code"] for row in data["findings"] if row["level"] != "info"} == {
+        "silence-without-reason",
+        "silence-unknown-code",
+    }
     assert [row["code"] for row in data["silenced"]] == ["renamed-argument"]
 
 

@@ -117,20 +117,13 @@ def steps_beside_epochs(trainer: Settings) -> Iterator[Finding]:
 
 
 @check({"transformers": ">=5.0"}, seen="ran on CPU")
-def warmup_as_long_as_the_run(trainer: Settings) -> Iterator[Finding]:
-    """Find a warm-up that ends when the run does, or after it: the learning rate is never reached.
+def warmup_of_one_update(trainer: Settings) -> Iterator[Finding]:
+    """Find warmup_steps=1.0, which reads like the whole run.
 
     warmup_steps of 1 or more are updates, below 1 a share of the run (TrainingArguments.get_warmup_steps). So 1.0 is
     one update and not the whole run.
     """
-    warm, steps = trainer.number("warmup_steps"), trainer.number("max_steps")
-    if warm >= 1 and 0 < steps < 10**15 and warm >= steps:
-        yield warning(
-            f"warmup_steps={warm} in a run of max_steps={steps}",
-            why="The learning rate only rises: the run ends before or when it is reached.",
-            fix=f"Set warmup_steps={max(int(steps * 0.05), 1)} (or 0.05, a share of the run).",
-            at=trainer.where("warmup_steps"),
-        )
+    warm = trainer.number("warmup_steps")
     if isinstance(warm, float) and warm == 1.0 and trainer.said("warmup_steps"):
         yield info(
             "warmup_steps=1.0 is one update",

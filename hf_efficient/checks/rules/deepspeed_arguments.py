@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from hf_efficient.checks.check import check
 from hf_efficient.checks.deepspeed_keys import BATCH
+from hf_efficient.checks.doors import door
 from hf_efficient.finding import Finding, error, warning
 from hf_efficient.reading.settings import UNKNOWN, Settings
 from hf_efficient.reading.setup import Setup
@@ -31,7 +33,9 @@ def deepspeed_mismatch(setup: Setup, trainer: Settings, deepspeed: Settings) -> 
 
     transformers compares batch sizes, accumulation, clipping, lr, betas, eps, weight_decay and warmup (and precision:
     deepspeed-precision-mismatch), and raises ValueError once train() begins. A key that the JSON leaves out, or whose
-    value is "auto", is no mismatch.
+    value is "auto", is no mismatch; an argument that nobody gave is compared at its default. warmup_num_steps must be
+    max(1, get_warmup_steps(...)), so 1 where warmup_steps is left at 0, and a share of the run below 1
+    (transformers/integrations/deepspeed.py, trainer_config_finalize).
     """
     pairs = [(path, deepspeed.get(path), key, trainer.get(key)) for path, key in FROM.items()]
     pairs += [_betas(trainer, deepspeed), *_schedule(trainer, deepspeed)]
@@ -41,9 +45,25 @@ def deepspeed_mismatch(setup: Setup, trainer: Settings, deepspeed: Settings) -> 
             yield error(
                 f"{path} is {_spelled(there)} in the DeepSpeed JSON and {key} is {_spelled(here)} in the arguments",
                 why="transformers refuses the pair with a ValueError about mismatching values when train() begins.",
-                fix=f'Write "{path.rpartition(".")[2]}": "auto" in the JSON, which takes {_spelled(here)} from {key}.',
+                fix=_cure(trainer, path, key, there, here),
                 at=deepspeed.where(path),
             )
+
+
+def _cure(trainer: Settings, path: str, key: str, there: Any, here: Any) -> str:
+    """Return what makes both agree; "auto" for a value that only a default contradicts would lose the value."""
+    auto, value = f'"{path.rpartition(".")[2]}": "auto" in the JSON', _spelled(there)
+    if path in BATCH:
+        told = f" and set {key}={value} in the arguments, if {value} is meant" if path != TOTAL else ""
+        return f'Write "auto" for {TOTAL}, {MICRO} and {STEPS} in the JSON, so that the arguments alone say them{told}.'
+    names = key.split("+")
+    if any(trainer.said(name) for name in names):
+        return f"Write {auto}, which takes {_spelled(here)} from {key}."
+    values = there if isinstance(there, list) and len(there) == len(names) else [there] * len(names)
+    pairs = ", ".join(f"{name}={_spelled(one)}" for name, one in zip(names, values, strict=True))
+    return f'Set {pairs} in the arguments, with {auto} or the number as it is; "auto" alone takes the default, ' + (
+        f"{_spelled(here)}."
+    )
 
 
 def _differ(there: Any, here: Any) -> bool:
@@ -66,9 +86,11 @@ def _betas(trainer: Settings, deepspeed: Settings) -> tuple[str, Any, str, Any]:
 
 def _schedule(trainer: Settings, deepspeed: Settings) -> Iterator[tuple[str, Any, str, Any]]:
     warmup, steps = trainer.number("warmup_steps"), trainer.number("max_steps")
-    if 1 <= warmup < 1e12:
-        key = "scheduler.params.warmup_num_steps"
-        yield key, deepspeed.get(key), "warmup_steps", int(warmup)
+    key = "scheduler.params.warmup_num_steps"
+    share = 0 < warmup < 1
+    if 0 <= warmup < 1e12 and deepspeed.number(key) >= 1 and (not share or 0 < steps < 1e12):
+        counted = math.ceil(steps * warmup) if share else int(warmup)
+        yield key, deepspeed.get(key), "warmup_steps", max(1, counted)
     if steps > 0:
         key = "scheduler.params.total_num_steps"
         yield key, deepspeed.get(key), "max_steps", steps
@@ -97,11 +119,14 @@ def deepspeed_batch_product(setup: Setup, deepspeed: Settings) -> Iterator[Findi
     if total == micro * steps * processes if processes else total % (micro * steps) == 0:
         return
     times = f" x {processes} processes" if processes else " x processes"
+    filled = door(setup) == "trainer"
     yield error(
         f"{TOTAL} is {total}, but {MICRO} {micro} x {STEPS} {steps}{times}"
         + (f" is {micro * steps * processes}" if processes else " cannot give it"),
         why="DeepSpeed asserts that the product is the train batch size, and stops.",
-        fix=f'Leave {TOTAL} out or write "auto"'
+        fix=f'Write "auto" for {TOTAL}, {MICRO} and {STEPS}; the arguments then say the last two.'
+        if filled
+        else f'Leave {TOTAL} out or write "auto"'
         + (f", or {micro * steps * processes}." if processes else ", or a multiple of the product."),
         at=deepspeed.where(TOTAL),
     )
@@ -135,7 +160,7 @@ def deepspeed_max_grad_norm_ignored(trainer: Settings, deepspeed: Settings) -> I
     norm = trainer.number("max_grad_norm")
     if deepspeed.said(CLIPPING) or deepspeed.open or norm is UNKNOWN or norm == 1:
         return
-    yield warning(
+    yield error(
         f"max_grad_norm={norm} and no {CLIPPING} in the DeepSpeed JSON",
         why=f"The engine ignores max_grad_norm without that key and clips at its own default, 1.0, not at {norm}.",
         fix=f'Add "{CLIPPING}": "auto" (then {norm} is in force), or "{CLIPPING}": {norm}.',

@@ -129,7 +129,7 @@ def zero_nvme_without_path(setup: Setup, zero: Settings) -> Iterator[Finding]:
     (prepare_deepspeed_cmd_env sets no such variable), so that the path becomes the word "none".
     """
     for key in ("offload_optimizer", "offload_param"):
-        if zero.get(key) != "nvme":
+        if zero.text(key) != "nvme":
             continue
         if setup.deepspeed is not None:
             path = setup.deepspeed.get(f"zero_optimization.{key}.nvme_path")

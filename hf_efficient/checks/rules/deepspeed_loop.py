@@ -162,7 +162,7 @@ def launcher_accumulation_auto(setup: Setup, launch: Settings, trainer: Settings
     JSON.
     """
     path = f"deepspeed_config.{STEPS}"
-    if not launch.get(path) == "auto" or trainer or door(setup) == "trainer":  # unknown equals nothing
+    if launch.text(path) != "auto" or trainer or door(setup) == "trainer":
         return
     steps = (setup.accelerator or NOTHING).number(STEPS)
     told = error if door(setup) == "accelerate" else warning

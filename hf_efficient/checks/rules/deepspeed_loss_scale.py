@@ -96,12 +96,13 @@ def deepspeed_fp16_and_bf16(deepspeed: Settings) -> Iterator[Finding]:
 
     DeepSpeed asserts that they are not on together. "auto" in both is right: transformers turns on one of them.
     """
-    on = [name for name in ("fp16", "bf16") if deepspeed.on(f"{name}.enabled")]
-    if len(on) == 2:
+    said = [deepspeed.get(f"{name}.enabled") for name in ("fp16", "bf16")]
+    if all(value is True or (isinstance(value, str) and value.lower() == "true") for value in said):
         yield error(
             "fp16.enabled and bf16.enabled are both true in the DeepSpeed JSON",
             why="DeepSpeed stops: bfloat16 and fp16 modes cannot be enabled together.",
-            fix='Write "enabled": "auto" in both blocks, or keep one: bf16 on cards of capability 8.0 and above.',
+            fix='Write "enabled": "auto" in both blocks and one flag in the arguments, or remove one block: keep bf16'
+            " on cards of capability 8.0 and above, fp16 below.",
             at=deepspeed.where("fp16.enabled"),
         )
 

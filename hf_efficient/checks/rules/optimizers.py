@@ -40,21 +40,19 @@ def known_optimizers() -> tuple[str, ...]:
 
 @check({"transformers": ">=5.0"}, seen="ran on CPU")
 def optimizer_unknown(trainer: Settings) -> Iterator[Finding]:
-    """Find an `optim` that the installed transformers does not know, renamed ones among them.
+    """Find an `optim` that the installed transformers does not know.
 
-    TrainingArguments raises ValueError ("... is not a valid OptimizerNames"): adamw_hf and adamw_apex_fused are gone
-    since transformers 5.
+    TrainingArguments raises ValueError ("... is not a valid OptimizerNames"). Of names that transformers once knew,
+    such as adamw_hf, renamed-optimizer tells.
     """
     optim, known = trainer.text("optim"), known_optimizers()
     name = optim.rpartition("OptimizerNames.")[2]
-    if not optim or not known or name in known or name.lower() in known or "." in name:
+    if not optim or not known or name in known or name.lower() in known or "." in name or optim in OPTIMIZERS:
         return
-    rename = OPTIMIZERS.get(optim)
-    close = rename.new if rename else nearest(optim, known)
+    close = nearest(optim, known)
     yield error(
         f"optim={optim!r}",
-        why=f"The installed transformers has no such optimizer{f', gone since {rename.since}' if rename else ''}: "
-        "TrainingArguments raises ValueError.",
+        why="The installed transformers has no such optimizer: TrainingArguments raises ValueError.",
         fix=f"Set optim={close!r}." if close else f"Set one of {', '.join(known[:6])}, ...",
         at=trainer.where("optim"),
     )

@@ -85,8 +85,10 @@ def bf16_born_model_in_fp16(setup: Setup, model: Settings) -> Iterator[Finding]:
 
 def _remedy(setup: Setup, *, old: bool, known: bool) -> str:
     if old:
-        return "This card has no bf16: train in fp32 (fp16=False, dtype=torch.float32), or on a card of"
-        " capability 8.0 or more."
+        return (
+            "This card has no bf16: train in fp32 (fp16=False, dtype=torch.float32), or with bf16=True on a card of"
+            " compute capability 8.0 or more (A100, L4, RTX 30 and later)."
+        )
     deepspeed = ' (and "enabled": "auto" under bf16, fp16 off, in the DeepSpeed file)' if setup.zero is not None else ""
     least = "" if known else ", which needs a card of compute capability 8.0; train in fp32 (float32) on an older one"
     return f"Use bf16=True (bfloat16) instead of fp16=True{deepspeed}{least}."

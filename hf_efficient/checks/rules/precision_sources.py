@@ -62,13 +62,19 @@ def deepspeed_precision_mismatch(deepspeed: Settings, trainer: Settings, setup: 
         return
     flags = ", ".join(f"{name}={flag(trainer, name)}" for name in HALVES)
     files = ", ".join(f"{name}.enabled is {str(said).lower()}" for name, said, _ in words)
-    wanted = next((name for name, said, _ in words if said), words[0][0])
+    kept = [name for name in HALVES if flag(trainer, name) is True]
+    wanted = [name for name in HALVES if _enabled(deepspeed, name)]
+    if len(kept) == 1:
+        flagged = f"keep {kept[0]}=True in the arguments"
+    else:
+        flagged = f"say one flag, {(wanted or ['bf16'])[0]}=True, in the arguments"
+        flagged += "" if kept or not wanted else " (or none for fp32)"
     yield error(
         f"{files} in the DeepSpeed file, but the arguments say {flags}{_told(setup)}",
         why="train() raises ValueError (values that mismatch TrainingArguments): the file's literal must equal"
         " the argument, whatever"
         " ACCELERATE_MIXED_PRECISION or mixed_precision say.",
-        fix=f'Write "enabled": "auto" under fp16 and bf16 in the file and one flag, {wanted}=True, in the arguments.',
+        fix=f'Write "enabled": "auto" under fp16 and bf16 in the file and {flagged}.',
         at=deepspeed.where(f"{words[0][0]}.enabled"),
     )
 
@@ -132,14 +138,13 @@ def deepspeed_precision_against_accelerator(deepspeed: Settings, setup: Setup) -
         )
 
 
-@check({"deepspeed": ">=0.14"}, seen="ran on CPU")
-def fp16_and_bf16_together(setup: Setup) -> Iterator[Finding]:
-    """Find fp16 and bf16 both turned on.
+@check({"transformers": ">=4.30"}, seen="ran on CPU")
+def fp16_and_bf16_together(trainer: Settings) -> Iterator[Finding]:
+    """Find fp16 and bf16 both turned on in the arguments.
 
-    TrainingArguments raises ValueError for fp16 with bf16, and for fp16_full_eval with bf16_full_eval; DeepSpeed
-    refuses a file that enables both blocks.
+    TrainingArguments raises ValueError for fp16 with bf16, and for fp16_full_eval with bf16_full_eval. Of a DeepSpeed
+    file that enables both blocks deepspeed-fp16-and-bf16 tells.
     """
-    trainer, deepspeed = setup.trainer or NOTHING, setup.deepspeed or NOTHING
     for ending in ("", "_full_eval"):
         if trainer.on(f"fp16{ending}") and trainer.on(f"bf16{ending}"):
             yield error(
@@ -148,13 +153,6 @@ def fp16_and_bf16_together(setup: Setup) -> Iterator[Finding]:
                 fix=f"Keep bf16{ending}=True on a card of compute capability 8.0 or more, else fp16{ending}=True.",
                 at=trainer.where(f"fp16{ending}"),
             )
-    if _enabled(deepspeed, "fp16") and _enabled(deepspeed, "bf16"):
-        yield error(
-            "fp16.enabled and bf16.enabled are both true in the DeepSpeed file",
-            why="DeepSpeed refuses to start: fp16 and bf16 modes cannot be enabled together.",
-            fix='Write "enabled": "auto" in both blocks and one flag in TrainingArguments, or remove one block.',
-            at=deepspeed.where("fp16.enabled"),
-        )
 
 
 @check({"accelerate": ">=0.26"}, seen="ran on CPU")

@@ -56,13 +56,13 @@ EXAMPLES = {
         ],
         [{"trainer": {"max_steps": -1, "num_train_epochs": 3}}, {"trainer": {"max_steps": 500}}],
     ),
-    "warmup-as-long-as-the-run": (
+    "warmup-of-one-update": (
         [
-            {"trainer": {"max_steps": 200, "warmup_steps": 500}},
             {"trainer": {"num_train_epochs": 3, "warmup_steps": 1.0}},
+            {"sft": {"max_steps": 500, "warmup_ratio": 1.0}},
         ],
         [
-            {"trainer": {"max_steps": 200, "warmup_steps": 0.1}},
+            {"trainer": {"max_steps": 200, "warmup_steps": 1}},
             {"trainer": {"num_train_epochs": 1, "warmup_steps": 500}},
         ],
     ),

@@ -28,8 +28,19 @@ EXAMPLES = {
                 "trainer": {"warmup_steps": 50},
                 "deepspeed": _json(scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 100}}),
             },
+            {
+                "sft": {"learning_rate": 1e-5},
+                "deepspeed": _json(scheduler={"type": "WarmupDecayLR", "params": {"warmup_num_steps": 300}}),
+            },
+            {
+                "trainer": {"warmup_ratio": 0.05, "max_steps": 1000},
+                "deepspeed": _json(scheduler={"params": {"warmup_num_steps": 100}}),
+            },
+            {"trainer": {}, "deepspeed": _json(optimizer={"type": "Adam", "params": {"weight_decay": 0.1}})},
         ],
         [
+            {"trainer": {"warmup_steps": 0.05}, "deepspeed": _json(scheduler={"params": {"warmup_num_steps": 100}})},
+            {"trainer": {}, "deepspeed": _json(scheduler={"params": {"warmup_num_steps": 1}})},
             {"trainer": {"per_device_train_batch_size": 4}, "deepspeed": _json(train_micro_batch_size_per_gpu=4)},
             {"trainer": {"learning_rate": 1e-4}, "deepspeed": _json(optimizer={"params": {"lr": "auto"}})},
             {"trainer": {"per_device_train_batch_size": 2}, "deepspeed": _json(train_batch_size=64)},

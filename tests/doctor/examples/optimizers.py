@@ -56,8 +56,12 @@ EXAMPLES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         ],
     ),
     "optimizer-unknown": (
-        [{"trainer": {"optim": "adamw_apex_fused"}}, {"sft": {"optim": "paged_adamw_4bit"}}],
-        [{"trainer": {"optim": "rmsprop_bnb_8bit"}}, {"trainer": {"optim": "OptimizerNames.ADAFACTOR"}}],
+        [{"trainer": {"optim": "adamw_fusion"}}, {"sft": {"optim": "paged_adamw_4bit"}}],
+        [
+            {"trainer": {"optim": "adamw_apex_fused"}},
+            {"trainer": {"optim": "rmsprop_bnb_8bit"}},
+            {"trainer": {"optim": "OptimizerNames.ADAFACTOR"}},
+        ],
     ),
     "optimizer-package-missing": (
         [

@@ -49,9 +49,12 @@ EXAMPLES = {
         [
             {"trainer": {"fp16": True, "bf16": True}},
             {"trainer": {"fp16_full_eval": True, "bf16_full_eval": True}},
-            {"accelerator": {}, "deepspeed": ZERO | {"fp16": {"enabled": True}, "bf16": {"enabled": "true"}}},
         ],
-        [{"sft": {"fp16": True}}, {"trainer": {"bf16": True, "fp16_full_eval": True}}],
+        [
+            {"accelerator": {}, "deepspeed": ZERO | {"fp16": {"enabled": True}, "bf16": {"enabled": "true"}}},
+            {"sft": {"fp16": True}},
+            {"trainer": {"bf16": True, "fp16_full_eval": True}},
+        ],
     ),
     "flag-wins-over-environment": (
         [
