@@ -112,6 +112,14 @@ _SFT = (
     Rename("chars_per_token", "", "trl 0.20", "rows are tokenized before they are packed"),
 )
 
+_TRL_MODEL = (
+    Rename("torch_dtype", "dtype", "trl 1"),
+    Rename(
+        "use_flash_attention_2", "attn_implementation", "trl 0.12", "True becomes 'flash_attention_2'",
+        becomes=_if_true("flash_attention_2"),
+    ),
+)  # fmt: skip
+
 _OPTIMIZERS = (
     Rename("adamw_hf", "adamw_torch_fused", "transformers 5", "other epsilon placement: torch's AdamW"),
     Rename("adamw_apex_fused", "adamw_torch_fused", "transformers 5.8", "torch has its own fused kernel"),
@@ -165,6 +173,8 @@ FIELDS = {rename.old: rename for rename in _FIELDS}
 """Renamed fields of TrainingArguments."""
 SFT = {rename.old: rename for rename in _SFT}
 """Renamed fields of SFTConfig, besides those of TrainingArguments."""
+TRL_MODEL = {rename.old: rename for rename in _TRL_MODEL}
+"""Renamed arguments of TRL's ModelConfig, which its command line and TrlParser take."""
 OPTIMIZERS = {rename.old: rename for rename in _OPTIMIZERS}
 """Renamed values of `optim`."""
 TRAINERS = {rename.old: rename for rename in _TRAINERS}

@@ -14,7 +14,7 @@ from hf_efficient.reading.script_trainer import PARSERS
 from hf_efficient.reading.script_values import put
 from hf_efficient.reading.settings import UNKNOWN, Settings
 from hf_efficient.reading.setup import Setup
-from hf_efficient.renames import FIELDS
+from hf_efficient.renames import FIELDS, SFT, TRL_MODEL
 from hf_efficient.wording import nearest
 
 MODEL = {
@@ -32,6 +32,13 @@ PEFT = {
     "lora_dropout": "lora_dropout",
     "lora_target_modules": "target_modules",
 }
+SFT_ONLY = {
+    "packing", "eval_packing", "packing_strategy", "padding_free", "dataset_text_field", "dataset_kwargs",
+    "completion_only_loss", "assistant_only_loss",
+}  # fmt: skip
+"""Fields of SFTConfig that no other arguments have: a file that says one is for TRL's SFT."""
+OTHERS = frozenset({"accelerate_config", "num_warmup_steps", "per_device_batch_size", "gradient_accumulation"})
+"""Names that look like a field and are what `trl` hands on to accelerate, or of scripts with a loop of their own."""
 ALIKE = 0.85
 """From there on a name is taken for a misspelled field and not for an argument of the script's own."""
 
@@ -46,7 +53,9 @@ def arguments_setup(run: Setup, told: Settings, *, named: bool = False) -> Setup
     script = run.script
     if script is not None and _takes_none(run, script):
         return _spliced(run, script, told)
-    names = [name for name in told if _is_field(name, run)]
+    if run.script is None and run.sft is None and SFT_ONLY & set(told):
+        run = replace(run, sft=run.trainer or Settings(), trainer=None)
+    names = [name for name in told if _is_field(name, run) or (name in TRL_MODEL and _trl_reads(run))]
     model = {MODEL[name]: told.get(name) for name in told if name in MODEL}
     peft = {PEFT[name]: told.get(name) for name in told if name in PEFT} if told.on("use_peft") else {}
     owner = run.sft if run.sft is not None else run.trainer
@@ -67,6 +76,14 @@ def arguments_setup(run: Setup, told: Settings, *, named: bool = False) -> Setup
     if peft:
         run = replace(run, peft=Settings(peft, place=told.place).over(run.peft or Settings()))
     return run
+
+
+def _trl_reads(run: Setup) -> bool:
+    """Is what the run is told read by TRL's own parser, into its ModelConfig too?"""
+    script = run.script
+    return run.sft is not None and (
+        script is None or (bool(script.named("TrlParser")) and "trl.ModelConfig" in script.imports.values())
+    )
 
 
 def _parses(run: Setup) -> bool:
@@ -111,7 +128,7 @@ def _given(call: Call) -> Iterator[tuple[str, ast.expr]]:
 
 def _is_field(name: str, run: Setup) -> bool:
     fields = trainer_fields(True)
-    if name in fields or name in FIELDS:
+    if name in fields or name in FIELDS or name in SFT:
         return True
-    close = nearest(name, fields) if name not in MODEL and name not in PEFT else ""
+    close = nearest(name, fields) if name not in {*MODEL, *PEFT, *OTHERS} else ""
     return bool(close) and SequenceMatcher(None, name, close).ratio() >= ALIKE

@@ -21,31 +21,25 @@ def settled(found: Found, parts: Sequence[Part]) -> list[Finding]:
     a finding keeps its level where it is found whichever file is meant: in every run of its script, or of its file.
     """
     launches = {part.file for part in free([part for part in parts if part.kind == "launch"], parts)}
-    guessed = [(run, findings) for run, findings in found if run.script is not None and launches & set(run.files)]
+    guessed = [(run, findings) for run, findings in found if launches & set(run.files) and run.script is not None]
     scripts = {run.script.file for run, _ in guessed if run.script is not None and _trains(run)}
     if len(launches) < 2 or len(scripts) < 2:
         return [finding for _, findings in found for finding in findings]
-    told: list[Finding] = []
-    for run, findings in found:
-        alike = [[f for _, f in guessed_with(guessed, file)] for file in run.files]
-        kept = {one for every in alike for one in _common(every)}
-        sure = all(run is not other for other, _ in guessed)
-        told += [one if sure or one in kept or one.level == "info" else _perhaps(one, run) for one in findings]
+    told = [finding for pair in found if pair not in guessed for finding in pair[1]]
+    for run, findings in guessed:
+        sure = {finding for file in run.files for finding in _in_every_run(guessed, file)}
+        told += [one if one in sure or one.level == "info" else _perhaps(one, run) for one in findings]
     return told
 
 
-def guessed_with(found: Found, file: str) -> Found:
-    """Return the runs that a file is part of."""
-    return [(run, findings) for run, findings in found if file in run.files]
+def _in_every_run(found: Found, file: str) -> set[Finding]:
+    """Return what is found in all runs that a file is part of."""
+    return set.intersection(*(set(findings) for run, findings in found if file in run.files))
 
 
 def _trains(run: Setup) -> bool:
     loop = run.script is not None and bool(run.script.training_loops)
     return run.trainer is not None or run.accelerator is not None or loop
-
-
-def _common(every: Sequence[Sequence[Finding]]) -> set[Finding]:
-    return set.intersection(*map(set, every)) if every else set()
 
 
 def _perhaps(finding: Finding, run: Setup) -> Finding:

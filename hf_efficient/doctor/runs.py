@@ -165,11 +165,12 @@ def _with_launch(base: Setup, command: Command | None, launch: Part | None) -> S
         run = merged(run, Setup(launch=launch.settings, files=(launch.file,), launcher="accelerate"))
     if command is not None:
         named = bool(command.config_file) and launch is None
+        forks = base.processes is not None and command.launcher == "python"  # the script starts its processes itself
         more = Setup(
             launch=Settings(open=True).over(command.launch) if named else command.launch or None,
             env=command.env or None,
-            launcher=command.launcher,
-            processes=command.processes,
+            launcher=None if forks else command.launcher,
+            processes=None if forks else command.processes,
             files=(str(command.place),) if command.place.file else (),
         )
         run = merged(run, more)
@@ -181,6 +182,8 @@ def _with_launch(base: Setup, command: Command | None, launch: Part | None) -> S
 
 def _with_arguments(run: Setup, command: Command | None, arguments: Part | None) -> Setup:
     """Lay files of arguments and then the command line over what the script itself says."""
+    if command is not None and command.script == "trl sft" and run.sft is None and (arguments or command.arguments):
+        run = replace(run, sft=run.trainer or Settings())
     if arguments is not None:
         named = any(same_file(name, arguments.file) for name in run.references)
         run = merged(arguments_setup(run, arguments.settings, named=named), Setup(files=(arguments.file,)))

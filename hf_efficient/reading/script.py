@@ -12,6 +12,7 @@ from hf_efficient.finding import Place
 from hf_efficient.reading.flow import FUNCTIONS, LOOPS, start
 from hf_efficient.reading.follow import dotted
 from hf_efficient.reading.settings import Settings
+from hf_efficient.reading.stars import starred
 from hf_efficient.reading.values import Values
 
 
@@ -101,7 +102,8 @@ class Script(Values):
         self.told = told
         self.tree = ast.parse(source)
         nodes = list(_walk(self.tree))
-        super().__init__(nodes, dict(_imports(node for node, _ in nodes)))
+        every = [node for node, _ in nodes]
+        super().__init__(nodes, dict(starred(every)) | dict(_imports(every)))
 
     @cached_property
     def calls(self) -> list[Call]:

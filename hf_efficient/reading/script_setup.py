@@ -92,10 +92,18 @@ def _setup(script: Script, shared: _Shared, trainer: Call | None, arguments: Arg
         optimizer=optimizer,
         scheduler=read_scheduler(script, schedulers),
         eval=read_evaluation(script, trainer),
+        processes=_forked(script),
+        launcher="accelerate" if _forked(script) is not None else None,
         script=script,
         files=(script.file,),
         references=tuple(dict.fromkeys(name for name in [*files, *names] if name)),
     )
+
+
+def _forked(script: Script) -> int | None:
+    """Return the processes that the script starts itself, by accelerate's notebook_launcher."""
+    counts = [call.keywords.get("num_processes") for call in script.named("notebook_launcher")]
+    return counts[0] if len(counts) == 1 and isinstance(counts[0], int) and counts[0] > 0 else None
 
 
 def _steps(script: Script, shared: _Shared, trainer: Call | None) -> tuple[list[Call], list[Call]]:

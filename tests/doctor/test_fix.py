@@ -504,7 +504,8 @@ def test_a_default_does_not_win_over_what_is_written(tmp_path: Path) -> None:
     """A JSON that differs from an argument nobody gave is no case for auto, nor is a file that a loop uses too."""
     files = _trained("bf16=True", gradient_clipping=0.5)
     assert _mend(*_written(files, tmp_path))[0] == []
-    files = _trained("max_grad_norm=0.3", gradient_clipping=0.5) | {"loop.py": LOOP.format("")}
+    loop = LOOP.format("deepspeed_plugin=DeepSpeedPlugin(hf_ds_config='ds.json')")
+    files = _trained("max_grad_norm=0.3", gradient_clipping=0.5) | {"loop.py": loop}
     assert _mend(*_written(files, tmp_path))[0] == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -47,7 +48,8 @@ def test_a_head_does_with_num_items_what_its_source_says(name: str) -> None:
     config = kind.config_class()
     for key, value in SIZES.items():
         if hasattr(config, key):
-            setattr(config, key, value)
+            with suppress(NotImplementedError):  # XLNet has no longest sequence, and says so
+                setattr(config, key, value)
     model = kind(config).eval()
     assert any(p.kind is p.VAR_KEYWORD for p in inspect.signature(model.forward).parameters.values())
     same = abs(_loss(model, name) - _loss(model, name, num_items_in_batch=torch.tensor(1000))) < 1e-5

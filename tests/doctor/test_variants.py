@@ -70,6 +70,20 @@ from transformers import HfArgumentParser, TrainingArguments
 args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()[0]
 print(torch.get_float32_matmul_precision())
 """
+FORKED = """
+from accelerate import Accelerator, notebook_launcher
+from transformers import get_cosine_schedule_with_warmup
+def work():
+    accelerator = Accelerator()
+    model, optimizer, loader = accelerator.prepare(model0, optimizer0, loader0)
+    scheduler = accelerator.prepare(get_cosine_schedule_with_warmup(optimizer, 5, 2 * len(loader)))
+    for batch in loader:
+        accelerator.backward(model(batch).mean())
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+notebook_launcher(work, num_processes={count})
+"""
 ZERO = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 1}}
 FOUND = {
     "a command line of TRL's parser": (
@@ -92,6 +106,14 @@ FOUND = {
         {"train.py": NAMED, "run.json": json.dumps({"output_dir": "o", "dataloader_persistent_workers": True})},
         "persistent-workers-without-workers",
     ),
+    "processes that the script starts": (
+        {"train.py": FORKED.format(count=8), "go.sh": "python train.py\n"},
+        "scheduler-ticks-per-process",
+    ),
+    "a command of TRL": (
+        {"go.sh": "trl sft --model_name_or_path org/name --dataset_name d --max_seq_length 512 --output_dir o\n"},
+        "renamed-argument",
+    ),
     "tf32 told on the command line": (
         {"train.py": READS, "go.sh": "python train.py --tf32 True --output_dir o\n"},
         "tf32-old-switch-read",
@@ -107,6 +129,7 @@ SILENT = {
         {"train.py": OWN_PARSER.format(workers=0), "go.sh": 'accelerate launch train.py "$@"\n'},
         "persistent-workers-without-workers",
     ),
+    "one process that the script starts": ({"train.py": FORKED.format(count=1)}, "scheduler-ticks-per-process"),
     "accumulation that is told": (
         {"train.py": OWN_PARSER.format(workers=2), "go.sh": "accelerate launch train.py --accumulate 1\n"},
         "clipping-before-sync",

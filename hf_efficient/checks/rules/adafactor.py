@@ -33,7 +33,7 @@ def adafactor_lr_with_relative_step(script: Script | None = None, optimizer: Set
     relative_step is True by default, so `Adafactor(params, lr=1e-3)` alone raises "Cannot combine manual `lr` and
     `relative_step=True` options"; warmup_init=True wants relative_step=True.
     """
-    made = (
+    made: list[tuple[Mapping[str, Any], bool, Place]] = (
         [(call.keywords | _second(call), call.open, call.place) for call in adafactor_calls(script)] if script else []
     )
     made += _class_and_keywords(script) if script is not None else []

@@ -9,6 +9,7 @@ from hf_efficient.checks.check import check
 from hf_efficient.checks.deepspeed_keys import AUTO_BOTH, AUTO_TRAINER, BATCH
 from hf_efficient.checks.doors import door
 from hf_efficient.finding import Finding, error
+from hf_efficient.reading.script import Script
 from hf_efficient.reading.settings import Settings
 from hf_efficient.reading.setup import Setup
 
@@ -31,10 +32,10 @@ def deepspeed_auto_without_source(setup: Setup, deepspeed: Settings) -> Iterator
     filled = AUTO_BOTH if through == "accelerate" else AUTO_TRAINER
     for path, value in deepspeed.walk():
         if value == "auto" and path not in filled:
-            who = "accelerate" if through == "accelerate" else "transformers and accelerate"
+            who = "accelerate fills" if through == "accelerate" else "transformers and accelerate fill"
             yield error(
                 f'{path} is "auto", and nothing fills it',
-                why=f"{who} fill no such key; Accelerator.prepare raises ValueError for an auto that is left.",
+                why=f"{who} no such key; Accelerator.prepare raises ValueError for an auto that is left.",
                 fix=f"Write a value for {path}, or leave the key out so that DeepSpeed takes its default.",
                 at=deepspeed.where(path),
             )
@@ -97,7 +98,7 @@ def deepspeed_auto_without_dummy(setup: Setup, deepspeed: Settings) -> Iterator[
         return
     for block, dummy in (("optimizer", "DummyOptim"), ("scheduler", "DummyScheduler")):
         left = [p for p, v in deepspeed.part(block).walk(f"{block}.") if v == "auto" and p in AUTO_BOTH]
-        if left and not script.named(dummy):
+        if left and not _mentions(script, dummy):
             yield error(
                 f'{left[0]} is "auto" and the script makes no {dummy}',
                 why=f"accelerate fills the {block} block from accelerate.utils.{dummy} only, or raises ValueError.",
@@ -105,3 +106,8 @@ def deepspeed_auto_without_dummy(setup: Setup, deepspeed: Settings) -> Iterator[
                 f"keep the {block} of the script.",
                 at=deepspeed.where(left[0]),
             )
+
+
+def _mentions(script: Script, name: str) -> bool:
+    """Does the script use the class, if only under another name (`optimizer_cls = DummyOptim if ... else AdamW`)?"""
+    return any(name in (getattr(node, "id", ""), getattr(node, "attr", "")) for node, _ in script.nodes)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from hf_efficient.checks.check import check
+from hf_efficient.checks.doors import door
 from hf_efficient.finding import Finding, error, warning
 from hf_efficient.reading.installed import folder
 from hf_efficient.reading.settings import Settings
@@ -77,19 +78,21 @@ def fsdp_wraps_nothing(fsdp: Settings) -> Iterator[Finding]:
 
 @check({"accelerate": ">=1.0", "peft": ">=0.10"})
 def fsdp1_adapters_without_orig_params(setup: Setup, fsdp: Settings, peft: Settings) -> Iterator[Finding]:
-    """Find LoRA under FSDP 1 with use_orig_params off.
+    """Find LoRA in a hand-written loop under FSDP 1 with use_orig_params off.
 
     FSDP 1 flattens each unit into one parameter, which must be trainable or frozen as a whole: with frozen weights and
     adapters in one unit it raises ValueError ("must flatten tensors with uniform requires_grad") unless use_orig_params
-    is on, or peft's fsdp_auto_wrap_policy puts the adapters into units of their own. FSDP 2 needs neither.
+    is on, or peft's fsdp_auto_wrap_policy puts the adapters into units of their own. Trainer sets that policy by itself
+    (transformers/distributed/fsdp.py, update_fsdp_plugin_peft). FSDP 2 needs neither.
     """
     first = str(fsdp.get("version", 1 if setup.launch is not None else 2)) == "1"
     own = setup.script is not None and "fsdp_auto_wrap_policy" in setup.script.source
-    if first and not own and fsdp.get("use_orig_params") in (False, "false", "False"):
+    if door(setup) == "accelerate" and first and not own and fsdp.get("use_orig_params") in (False, "false", "False"):
         yield error(
             "LoRA under FSDP 1 with fsdp_use_orig_params false",
             why="Frozen weights and adapters become one parameter of mixed requires_grad: FSDP raises ValueError.",
-            fix="Write fsdp_use_orig_params: true, or fsdp_version: 2.",
+            fix="Write fsdp_use_orig_params: true, or fsdp_version: 2, or set accelerator.state.fsdp_plugin."
+            "auto_wrap_policy = peft.utils.other.fsdp_auto_wrap_policy(model) before prepare.",
             at=fsdp.where("use_orig_params"),
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from hf_efficient.checks.check import check
 from hf_efficient.checks.knob import Knob
@@ -154,9 +155,11 @@ def backward_past_accelerator(
 ) -> Iterator[Finding]:
     """Find loss.backward() in a loop whose model accelerate has prepared.
 
-    Accelerator.backward scales the loss under fp16, hands it to DeepSpeed's engine, and divides by the accumulation
-    steps. Past it the scaler divides gradients by a factor that is not in them, the engine does not reduce, and the
-    gradient is the sum over the micro-batches.
+    Accelerator.backward scales the loss under fp16, hands it to DeepSpeed's engine and lets that step, and divides by
+    the accumulation steps. Past it a GradScaler that never scaled raises AssertionError at its first step or unscale_
+    (torch/amp/grad_scaler.py, _check_scale_growth_tracker); DeepSpeed's engine never steps, since the prepared
+    optimizer's step does nothing (accelerate/utils/deepspeed.py); and the gradient is the sum over the micro-batches.
+    In bf16 or fp32 with one step, or with a division of one's own, nothing is lost.
     """
     known = prepared(script)
     count = accumulation(effective)
@@ -164,19 +167,35 @@ def backward_past_accelerator(
         if loop.kind != "torch" or not known or not any(call.receiver in known for call in loop.optimizer_steps):
             continue
         reasons = []
-        if _value(effective, "precision") == "fp16":
-            reasons.append("fp16 gradients are divided by a loss scale that was never multiplied in")
         if zero:
-            reasons.append("DeepSpeed's engine does not see the backward")
+            reasons.append("DeepSpeed's engine never steps, and the prepared optimizer's step() does nothing there")
+        elif _value(effective, "precision") == "fp16":
+            reasons.append(
+                "under fp16 the GradScaler has scaled no loss, and the first step raises AssertionError (Attempted step"
+                " but _scale is None)"
+            )
         if count > 1 and loop.accumulates and not loop.divisors():
             reasons.append(f"the loss is not divided by {STEPS}={count}")
         if reasons:
             yield error(
                 f"{loop.backward.text} although accelerator.prepare has wrapped the model",
                 why=f"It bypasses accelerate: {'; '.join(reasons)}.",
-                fix="Write accelerator.backward(loss).",
+                fix=f"Write {_through_accelerate(loop, known, count)}.",
                 at=loop.backward.place,
             )
+
+
+def _through_accelerate(loop: Loop, known: Mapping[str, Call], count: Any) -> str:
+    """Return the call that belongs there, and what it makes superfluous."""
+    owner = next(iter(known.values())).receiver or "accelerator"
+    divided = [ast.unparse(one) for one in loop.divisors()]
+    if not divided:
+        return f"{owner}.backward(loss)"
+    if count > 1:
+        return f"{owner}.backward(loss) and remove the division by {divided[0]}: it divides by {STEPS}={count} itself"
+    return (
+        f"{owner}.backward(loss / {divided[0]}), or tell Accelerator({STEPS}={divided[0]}) and leave the division out"
+    )
 
 
 @check({"deepspeed": ">=0.10"})

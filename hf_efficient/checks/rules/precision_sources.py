@@ -64,7 +64,9 @@ def deepspeed_precision_mismatch(deepspeed: Settings, trainer: Settings, setup: 
     files = ", ".join(f"{name}.enabled is {str(said).lower()}" for name, said, _ in words)
     kept = [name for name in HALVES if flag(trainer, name) is True]
     wanted = [name for name in HALVES if _enabled(deepspeed, name)]
-    if len(kept) == 1:
+    if len(kept) == 1 and wanted and wanted != kept and not trainer.said(kept[0]):
+        flagged = f"say {wanted[0]}=True, or leave {kept[0]}, {kept[0]}=True being what the class turns on by itself"
+    elif len(kept) == 1:
         flagged = f"keep {kept[0]}=True in the arguments"
     else:
         flagged = f"say one flag, {(wanted or ['bf16'])[0]}=True, in the arguments"

@@ -106,8 +106,7 @@ def _lowered(setup: Setup) -> tuple[str, str, str] | None:
         kind = {"half": "float16", "bfloat16": "bfloat16"}.get(call.method)
         over = [ast.unparse(loop.iter) for loop in call.loops if isinstance(loop, ast.For)]
         chosen = all("lora" in guard.lower() or guard.endswith("requires_grad") for guard in call.guards)
-        walks = any(".parameters(" in text or ".named_parameters(" in text for text in over)
-        if kind and walks and chosen and not call.args:
+        if kind and chosen and not call.args and any("parameters(" in text for text in over):
             which = f"the parameters that line {call.place.line} casts one by one"
             return which, kind, "leave out that cast of what has requires_grad"
     return None
@@ -118,9 +117,7 @@ def _comes_after(setup: Setup, place: Place, call: Call) -> bool:
     casts = [
         one for one in (setup.script.calls if setup.script else []) if one.place == place and one.node != call.node
     ]
-    return place.line > call.place.line or any(
-        isinstance(one.node.func, ast.Attribute) and call.node in ast.walk(one.node.func) for one in casts
-    )
+    return place.line > call.place.line or any(call.node in ast.walk(one.node.func) for one in casts)
 
 
 def _adapters(setup: Setup, model: Settings, peft: Settings, loaded: Any) -> tuple[str, str, str] | None:
@@ -172,9 +169,17 @@ def half_precision_parameters_under_grad_scaler(setup: Setup) -> Iterator[Findin
         why=f"The gradients are {kind} then, and GradScaler fails at the first step: {kept}. Every trainable"
         f" parameter must be"
         " float32 (fp32) under fp16 AMP; a frozen base may stay fp16.",
-        fix=f"To train in fp16, {how}; or train with bf16=True and fp16=False on a card of compute capability"
+        fix=f"To train in fp16, {how}; or train in bf16 ({_in_bf16(setup)}) on a card of compute capability"
         f" 8.0 or more.",
         at=scaler[1],
+    )
+
+
+def _in_bf16(setup: Setup) -> str:
+    if setup.trainer is not None:
+        return "bf16=True and fp16=False"
+    return (
+        'mixed_precision="bf16"' if setup.accelerator is not None else "autocast(dtype=torch.bfloat16), no GradScaler"
     )
 
 
@@ -223,11 +228,8 @@ def _trains(setup: Setup) -> bool:
 
 def _arguments_alone(setup: Setup) -> bool:
     """Are arguments of a file all that is known, so that any engine may run them?"""
-    told = (setup.script, setup.launch, setup.launcher, setup.processes)
-    model = setup.model or NOTHING
-    return all(one is None for one in told) and not (
-        model.text("class") or model.said("config") or model.said("params")
-    )
+    told, model = (setup.script, setup.launch, setup.launcher, setup.processes), setup.model or NOTHING
+    return all(one is None for one in told) and not any(model.said(key) for key in ("class", "config", "params"))
 
 
 def _masters(setup: Setup) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 from packaging.version import Version
 
 from hf_efficient.checks.check import check, version
-from hf_efficient.finding import Finding, Place, error, info
+from hf_efficient.finding import Finding, Place, error, info, warning
 from hf_efficient.reading.script import Call, Script
 from hf_efficient.reading.settings import NOTHING, UNKNOWN, Settings
-from hf_efficient.renames import ACCELERATOR, FIELDS, LOADING, OPTIMIZERS, SFT, TRAINERS, Rename
+from hf_efficient.renames import ACCELERATOR, FIELDS, LOADING, OPTIMIZERS, SFT, TRAINERS, TRL_MODEL, Rename
 
 
 @check(seen="ran on CPU")
@@ -22,10 +22,12 @@ def renamed_argument(
 
     transformers 5 dropped some thirty fields of 4.57 at once, 5.2 dropped group_by_length, 5.15 warmup_ratio and
     logging_dir; TRL renamed max_seq_length. A dataclass refuses an unknown keyword, so the script stops where the
-    arguments are made. Each field was compared over the releases' training_args.py and sft_config.py. Fields that a
-    class of the script's own brings back are left alone, and so is a release that still takes the name.
+    arguments are made; what TRL's parser reads from a YAML file or a command line may also be old names of its
+    ModelConfig, torch_dtype and use_flash_attention_2. Each field was compared over the releases' training_args.py and
+    sft_config.py. Fields that a class of the script's own brings back are left alone, and so is a release that still
+    takes the name.
     """
-    table = FIELDS | SFT if sft else FIELDS
+    table = FIELDS | SFT | TRL_MODEL if sft and not _patched(script) else FIELDS
     own = _own_fields(script)
     for name in trainer:
         rename = table.get(name)
@@ -33,7 +35,8 @@ def renamed_argument(
             continue
         yield error(
             f"{name}={_shown(trainer.get(name))} is no argument any more",
-            why=f"{rename.since} dropped {name}: making the arguments raises TypeError, before anything is trained.",
+            why=f"{rename.since} dropped {name}: making the arguments raises TypeError (a parser of a file or a "
+            "command line: ValueError), before anything is trained.",
             fix=remedy(rename, trainer.get(name)),
             at=trainer.where(name),
         )
@@ -87,9 +90,9 @@ def renamed_trainer_keyword(script: Script) -> Iterator[Finding]:
 
     `tokenizer` is `processing_class`; what SFTTrainer took beside its arguments (max_seq_length, packing,
     dataset_text_field and more) are fields of SFTConfig. The constructors refuse the old keywords with TypeError. A
-    trainer class of the script's own may take what it likes.
+    trainer class of the script's own may take what it likes, and so do TRL's trainers where unsloth has patched them.
     """
-    for call in script.named(*TAKERS):
+    for call in script.named(*TAKERS) if not _patched(script) else ():
         if call.method in script.classes or call.name.split(".")[0] not in ("transformers", "trl"):
             continue
         for name in call.keywords:
@@ -104,11 +107,12 @@ def renamed_loading_keyword(script: Script, machine: Settings = NOTHING) -> Iter
 
     load_in_4bit and load_in_8bit are fields of BitsAndBytesConfig, use_flash_attention_2 is a value of
     attn_implementation; the model's constructor refuses the old keywords with TypeError. torch_dtype is taken as dtype,
-    and where both are given dtype wins. Only models of transformers are looked at: other packages' from_pretrained may
-    take these names.
+    and where both are given dtype wins. A tokenizer, a processor and a configuration take use_auth_token and do nothing
+    with it, so that a token given there is not sent. Other packages' from_pretrained may take these names.
     """
     for call in script.named("from_pretrained"):
         if not _loads_a_model(call):
+            yield from _token_not_sent(call)
             continue
         for name in call.keywords:
             rename = LOADING.get(name)
@@ -220,6 +224,23 @@ def _loads_a_model(call: Call) -> bool:
     owner = call.receiver.rpartition(".")[2]
     ours = call.name.startswith("transformers.")
     return ours and ("Model" in owner or "For" in owner) and not owner.endswith(("Config", "Processor", "Tokenizer"))
+
+
+def _token_not_sent(call: Call) -> Iterator[Finding]:
+    name = "use_auth_token"
+    if name in call.keywords and call.name.startswith("transformers.") and call.keywords[name] not in (None, False):
+        made = info if call.keywords[name] is True else warning  # True means the login, which is used anyway
+        yield made(
+            f"{call.receiver.rpartition('.')[2]}.from_pretrained({name}=...) is no keyword any more",
+            why=f"transformers 5 ignores {name} here without a word: a token that it names is not sent.",
+            fix=f"Write token=... in place of {name}.",
+            at=_place(call, name),
+        )
+
+
+def _patched(script: Script | None) -> bool:
+    """Does the script import unsloth, whose trainers and arguments take the old names again?"""
+    return script is not None and any(name.partition(".")[0] == "unsloth" for name in script.imports.values())
 
 
 def _place(call: Call, name: str) -> Place:

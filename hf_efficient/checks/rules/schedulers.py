@@ -117,7 +117,7 @@ def _counted_after(script: Script, length: Length, ready: dict[str, Call]) -> bo
     for part in length.parts:
         if isinstance(part, ast.Call) and dotted(part.func) == "len" and part.args:
             name = dotted(part.args[0])
-            if name in ready and part.lineno > ready[name].node.lineno and _replaced(ready[name], name):
+            if any(part.lineno > call.node.lineno and _replaced(call, name) for call in ready.values()):
                 return True
     bounds = {name for loop in loops(script) for name in _bounds(loop)}
     counted = any(isinstance(part, ast.Call) and dotted(part.func) == "len" for part in length.parts)

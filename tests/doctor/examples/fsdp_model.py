@@ -20,6 +20,7 @@ def _yaml(**keys: Any) -> dict[str, Any]:
 
 WRAP = "transformer_layer_cls_to_wrap"
 LORA = {"peft": {"r": 8}}
+LOOP = {"accelerator": {"mixed_precision": "bf16"}}
 SHARDED = {"trainer": {"fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}}
 EXAMPLES = {
     "fsdp-wraps-unknown-class": (
@@ -38,11 +39,12 @@ EXAMPLES = {
         [_yaml(auto_wrap_policy="TRANSFORMER_BASED_WRAP"), _yaml(auto_wrap_policy="SIZE_BASED_WRAP")],
     ),
     "fsdp1-adapters-without-orig-params": (
-        [_yaml(version=1, use_orig_params=False) | LORA, _yaml(use_orig_params="false") | LORA],
+        [_yaml(version=1, use_orig_params=False) | LORA | LOOP, _yaml(use_orig_params="false") | LORA | LOOP],
         [
-            _yaml(version=1, use_orig_params=True) | LORA,
-            _yaml(version=2, use_orig_params=False) | LORA,
-            _yaml(version=1, use_orig_params=False),
+            _yaml(version=1, use_orig_params=True) | LORA | LOOP,
+            _yaml(version=1, use_orig_params=False) | LORA | {"trainer": {"bf16": True}},
+            _yaml(version=2, use_orig_params=False) | LORA | LOOP,
+            _yaml(version=1, use_orig_params=False) | LOOP,
         ],
     ),
     "fsdp-saves-shards": (

@@ -115,9 +115,17 @@ EXAMPLES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
                 "loss = net(batch).mean()\nloss.backward()\nopt.step()\nopt.zero_grad()",
                 "gradient_accumulation_steps=2",
             ),
+            inside(
+                "loss = net(batch).mean() / 4\nloss.backward()\nopt.step()\nopt.zero_grad()",
+                'mixed_precision="fp16", gradient_accumulation_steps=4',
+            ),
         ],
         [
             loop("loss = net(batch).mean()\nloss.backward()\nopt.step()\nopt.zero_grad()", 'mixed_precision="bf16"'),
+            inside(
+                "loss = net(batch).mean() / 4\nloss.backward()\nopt.step()\nopt.zero_grad()",
+                "gradient_accumulation_steps=4",
+            ),
             loop(ALL, 'mixed_precision="fp16"'),
         ],
     ),

@@ -17,8 +17,27 @@ EXAMPLES = {
                 }
             },
             {"files": {"go.sh": "accelerate launch run.py --output_dir out --evaluation_strategy epoch --bf16\n"}},
+            {"files": {"sft.yaml": "output_dir: out\nlearning_rate: 1.0e-5\npacking: true\nmax_seq_length: 1024\n"}},
+            {
+                "files": {
+                    "sft.yaml": "model_name_or_path: gpt2\noutput_dir: out\nuse_flash_attention_2: true\n"
+                    "learning_rate: 1.0e-5\n",
+                    "go.sh": "trl sft --config sft.yaml\n",
+                }
+            },
+            {
+                "files": {
+                    "args.yaml": "model_name_or_path: gpt2\noutput_dir: out\ntorch_dtype: bfloat16\n"
+                    "learning_rate: 1.0e-5\n",
+                    "go.sh": "python train.py --config args.yaml\n",
+                    "train.py": "from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser\n"
+                    "args, model = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()\n"
+                    "SFTTrainer(model=model.model_name_or_path, args=args, train_dataset=rows).train()\n",
+                }
+            },
         ],
         [
+            {"files": {"args.yaml": "output_dir: out\nlearning_rate: 1.0e-5\nmax_seq_length: 384\nbf16: true\n"}},
             {"trainer": {"train_sampling_strategy": "group_by_length", "warmup_steps": 0.05}},
             {"trainer": {"warmup_ratio": 0.1}, "machine": {"packages": {"transformers": "5.3.0"}}},
             {
@@ -62,6 +81,13 @@ EXAMPLES = {
             {"files": {"a.py": f"{_MODELS}Trainer(model=model, processing_class=tokenizer).train()\n"}},
             {
                 "files": {
+                    "u.py": "from unsloth import FastLanguageModel\nfrom trl import SFTTrainer\n"
+                    "model, tokenizer = FastLanguageModel.from_pretrained('m', load_in_4bit=True)\n"
+                    "SFTTrainer(model=model, tokenizer=tokenizer, max_seq_length=512, packing=True).train()\n"
+                }
+            },
+            {
+                "files": {
                     "b.py": f"{_MODELS}class Mine(Trainer):\n    def __init__(self, *args, tokenizer=None, **more):\n"
                     "        super().__init__(*args, **more)\nMine(model=model, tokenizer=tokenizer).train()\n"
                 }
@@ -72,8 +98,11 @@ EXAMPLES = {
         [
             {"files": {"a.py": _MODELS + _LOAD.format("load_in_8bit=True, device_map='auto'")}},
             {"files": {"b.py": _MODELS + _LOAD.format("use_flash_attention_2=True, torch_dtype='auto'")}},
+            {"script": f"{_MODELS}AutoTokenizer.from_pretrained('m', use_auth_token=True)\n"},
+            {"script": "from transformers import AutoConfig\nAutoConfig.from_pretrained('m', use_auth_token=key)\n"},
         ],
         [
+            {"script": f"{_MODELS}AutoTokenizer.from_pretrained('m', token=key)\n"},
             {"files": {"a.py": _MODELS + _LOAD.format("dtype='auto', attn_implementation='sdpa'")}},
             {
                 "files": {
