@@ -8,13 +8,13 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from hf_efficient.finding import Finding
-from hf_efficient.machine import installed_packages
 from hf_efficient.reading.settings import Settings
 from hf_efficient.wording import listed
 
@@ -98,7 +98,10 @@ def version(package: str, machine: Settings | None) -> Version | None:
 
 @cache
 def _installed(package: str) -> Version | None:
-    return _version(installed_packages().get(package, ""))
+    try:
+        return _version(metadata.version(package))
+    except (metadata.PackageNotFoundError, OSError):
+        return None
 
 
 def _version(text: str) -> Version | None:

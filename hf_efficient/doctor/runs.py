@@ -8,13 +8,10 @@ from functools import reduce
 from itertools import product
 from typing import Any
 
-from hf_efficient.doctor.arguments import arguments_setup
 from hf_efficient.doctor.gather import deepspeed_names, same_file
 from hf_efficient.reading.machines import at_hand, machine_settings
-from hf_efficient.reading.parser import parsed
 from hf_efficient.reading.parts import Command, Part
 from hf_efficient.reading.script import Script
-from hf_efficient.reading.script_setup import setups
 from hf_efficient.reading.settings import Settings
 from hf_efficient.reading.setup import SUBJECTS, Setup
 
@@ -115,6 +112,9 @@ def _bases(part: Part | None, command: Command | None) -> list[Setup]:
     """Return what a script says under a command: one setup for each configuration that it builds."""
     if part is None or part.script is None:
         return [Setup()]
+    from hf_efficient.reading.parser import parsed
+    from hf_efficient.reading.script_setup import setups
+
     script = part.script
     if command is not None and command.script and (held := parsed(script, command.arguments)):
         script = Script(script.source, script.file, told=held)
@@ -182,6 +182,10 @@ def _with_launch(base: Setup, command: Command | None, launch: Part | None) -> S
 
 def _with_arguments(run: Setup, command: Command | None, arguments: Part | None) -> Setup:
     """Lay files of arguments and then the command line over what the script itself says."""
+    if arguments is None and (command is None or not command.arguments):
+        return run
+    from hf_efficient.doctor.arguments import arguments_setup
+
     if command is not None and command.script == "trl sft" and run.sft is None and (arguments or command.arguments):
         run = replace(run, sft=run.trainer or Settings())
     if arguments is not None:

@@ -60,6 +60,7 @@ def _values(path: Path, names: list[str], found: list[Finding]) -> dict[str, Any
             values[key] = value
     for key, pattern in {"optimizer": OPTIMIZER, "scheduler": SCHEDULER, "scaler": SCALER, "weights": WEIGHTS}.items():
         values[key] = [name for name in names if pattern.match(name)]
+    values["best_missing"] = _best_missing(path, values.get("state"))
     values["sharded"] = [name for name in names if SHARDED.match(name)]
     keys = keys_of_weights(path, names, found)
     values["prefixes"], values["dtypes"] = prefixes(keys), dtypes(keys)
@@ -67,6 +68,19 @@ def _values(path: Path, names: list[str], found: list[Finding]) -> dict[str, Any
     values["rng"] = {"files": len(numbers), "ranks": 1 + max(map(_rank, numbers))} if numbers else {}
     values["zero"] = _zero(path, names)
     return {key: value for key, value in values.items() if value or key == "files"}
+
+
+def _best_missing(path: Path, state: Any) -> str:
+    """Return the best checkpoint that a state names, where it stood in this checkpoint's folder and is not there."""
+    best = state.get("best_model_checkpoint") if isinstance(state, Mapping) else None
+    if not isinstance(best, str) or len(best) > 1000 or "\0" in best:
+        return ""
+    named, here = Path(best), path.absolute().parent
+    same = bool(named.parent.name) and named.parent.name == here.name
+    try:
+        return best if same and not (here / named.name).exists() else ""
+    except OSError:
+        return ""
 
 
 def _zero(path: Path, names: Iterable[str]) -> dict[str, Any]:

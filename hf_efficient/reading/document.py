@@ -81,7 +81,7 @@ def _followed(settings: Settings, sft: bool) -> Settings:
         value = settings.values[name]
         new = value if value is UNKNOWN or rename.becomes is None else rename.becomes(value)
         if new is not None:
-            before = values.get(rename.new)
+            before: Any = values.get(rename.new)
             both = isinstance(before, Mapping) and isinstance(new, Mapping)
             values[rename.new] = {**before, **new} if both else new
             places[rename.new] = settings.where(name)

@@ -1,4 +1,7 @@
-"""A file or folder becomes a part: recognised by its content, never executed, and never a traceback."""
+"""A file or folder becomes a part: recognised by its content, never executed, and never a traceback.
+
+The readers of a kind load when the first file of that kind is read: an answer on one script waits for no other reader.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,10 @@ import warnings
 from pathlib import Path
 
 from hf_efficient.finding import Finding
-from hf_efficient.reading.checkpoint import read_folder
-from hf_efficient.reading.commands import read_shell
-from hf_efficient.reading.documents import part_of
 from hf_efficient.reading.encoding import text_of
 from hf_efficient.reading.parts import Part
 from hf_efficient.reading.refusal import Unreadable, refuse, stranger, too_deep
 from hf_efficient.reading.script import Script
-from hf_efficient.reading.structured import read_json, read_yaml
 from hf_efficient.wording import one_sentence
 
 SHELLS = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
@@ -28,6 +27,8 @@ def read(path: Path) -> list[Part]:
     file = str(path)
     try:
         if path.is_dir():
+            from hf_efficient.reading.checkpoint import read_folder
+
             return [read_folder(path, file)]
         text, told = text_of(path, file)
         part = _part(text, path, file)
@@ -58,11 +59,11 @@ def _part(text: str, path: Path, file: str) -> Part:
     shebang = SHEBANG.match(text)
     language = shebang.group(1) if shebang else ""
     if language and language != "python":
-        return read_shell(text, file)
+        return _shell(text, file)
     if kind in (".py", ".pyw") or language == "python":
         return _script(text, file)
     if kind in SHELLS:
-        return read_shell(text, file)
+        return _shell(text, file)
     if kind in (".yaml", ".yml"):
         return _yaml(text, path, file)
     if kind == ".json" or text.lstrip()[:1] == "{":
@@ -90,7 +91,16 @@ def _script(text: str, file: str) -> Part:
         ) from None
 
 
+def _shell(text: str, file: str, *, prose: bool = False) -> Part:
+    from hf_efficient.reading.commands import read_shell
+
+    return read_shell(text, file, prose=prose)
+
+
 def _json(text: str, path: Path, file: str) -> Part:
+    from hf_efficient.reading.documents import part_of
+    from hf_efficient.reading.structured import read_json
+
     try:
         document = read_json(text, file)
     except Unreadable as broken:
@@ -116,13 +126,16 @@ def _misnamed(text: str, path: Path, file: str) -> Unreadable | None:
 
 
 def _yaml(text: str, path: Path, file: str) -> Part:
+    from hf_efficient.reading.documents import part_of
+    from hf_efficient.reading.structured import read_yaml
+
     try:
         document = read_yaml(text, file)
     except Unreadable:
         if PYTHON.search(text) and _parses(text):
             return _script(text, file)
         raise
-    if isinstance(document.value, str) and (found := read_shell(text, file, prose=True)).commands:
+    if isinstance(document.value, str) and (found := _shell(text, file, prose=True)).commands:
         return found
     if document.value is None:
         raise refuse(
@@ -134,6 +147,9 @@ def _yaml(text: str, path: Path, file: str) -> Part:
 
 def _plain(text: str, path: Path, file: str) -> Part:
     """Return what a text is whose name says nothing: a script, a mapping, or lines with commands among them."""
+    from hf_efficient.reading.documents import part_of
+    from hf_efficient.reading.structured import read_yaml
+
     if PYTHON.search(text) and _parses(text):
         return _script(text, file)
     try:
@@ -142,7 +158,7 @@ def _plain(text: str, path: Path, file: str) -> Part:
             return part_of(document, file, name=path.name, yaml=True)
     except Unreadable:
         pass  # prose, or shell: the next reader says so
-    found = read_shell(text, file, prose=True)
+    found = _shell(text, file, prose=True)
     if found.commands or found.settings:
         return found
     raise stranger(file)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import platform
 
-from hf_efficient.cards import find
-from hf_efficient.machine import Machine, this_machine
 from hf_efficient.reading.settings import UNKNOWN, Settings
 
 
@@ -15,6 +13,8 @@ def machine_settings(machine: Settings) -> Settings:
     plain = isinstance(capability, list | tuple) and all(isinstance(part, int) for part in capability)
     values = {"capability": list(capability)} if plain else {"capability": UNKNOWN}
     if machine.text("gpu"):
+        from hf_efficient.cards import find
+
         try:
             card = find(machine.text("gpu"))
         except ValueError:
@@ -29,12 +29,20 @@ def machine_settings(machine: Settings) -> Settings:
 
 def of_card(name: str) -> Settings:
     """Return the machine with that card; how many there are is unknown. Raises ValueError for an unknown card."""
+    from hf_efficient.cards import find
+
     return machine_settings(Settings({"gpu": find(name).name}))
 
 
 def at_hand() -> Settings:
     """Return this machine, as far as it has a GPU; without one the machine that trains is another, and unknown."""
-    machine: Machine = replace(this_machine(), packages={})
+    from hf_efficient.gpu import read_gpus
+
+    if platform.system() == "Linux" and not read_gpus().gpus:
+        return Settings()  # most of a machine takes longer to read than the files do
+    from hf_efficient.machine import this_machine
+
+    machine = this_machine()
     if not machine.accelerator:
         return Settings()
     values = {

@@ -70,10 +70,10 @@ def unknown_accelerator_config_key(trainer: Settings, machine: Settings = NOTHIN
 
     The dictionary becomes AcceleratorConfig(**dictionary) while the arguments are made (TypeError for a strange key).
     """
-    known = fields("transformers", "trainer_pt_utils.py", "AcceleratorConfig")
+    part = trainer.part("accelerator_config")
+    known = fields("transformers", "trainer_pt_utils.py", "AcceleratorConfig") if part else {}
     if not known or not _installed_release(machine):
         return
-    part = trainer.part("accelerator_config")
     for name in part:
         if name not in known:
             close = nearest(name, known)

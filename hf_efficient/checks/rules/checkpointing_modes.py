@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from hf_efficient.checks.check import check
 from hf_efficient.checks.rules.checkpointing import asked
-from hf_efficient.finding import Finding, Place, warning
+from hf_efficient.finding import Finding, Place, info, warning
 from hf_efficient.reading.script import Call, Script
 from hf_efficient.reading.setup import Setup
 
@@ -18,6 +19,10 @@ WHY = (
 )
 FIX = "Call model.train() before each pass over the training data; for eval behaviour set the dropout rates to 0"
 " instead."
+
+
+DROPS_OUT = re.compile(r"bert|electra|gpt2|gpt-2|\bt5|/t5|flan-t5|mt5|\bbart|/bart|mbart|pegasus|xlnet|mpnet")
+"""Models that have dropout of 0.1 by default, by their names."""
 
 
 class Mode(NamedTuple):
@@ -55,6 +60,34 @@ def checkpointing_in_eval_mode(setup: Setup) -> Iterator[Finding]:
         ]
         if call.function == "compute_loss" and call.receiver in ("model", "self.model") and call.receiver not in names:
             yield warning(f"compute_loss calls {call.text} under {found.by}", why=WHY, fix=FIX, at=call.place)
+
+
+@check({"transformers": ">=5.0"}, seen="ran on CPU")
+def training_in_eval_mode(setup: Setup) -> Iterator[Finding]:
+    """Find a hand-written loop that trains a model as from_pretrained returns it: in eval mode.
+
+    from_pretrained ends with model.eval(), and neither get_peft_model nor accelerate's prepare changes that, so dropout
+    does nothing in a loop that never calls model.train(). It is told for models whose configuration has dropout above 0
+    by default, BERT's kin, GPT-2 and T5 among them; newer decoders have none, and nothing is lost. With checkpointing
+    see checkpointing-in-eval-mode. Trainer calls model.train() itself.
+    """
+    script = setup.script
+    if script is None or setup.trainer is not None or asked(setup) is not None or not _from_pretrained(setup):
+        return
+    trains = any(call.method == "train" and call.receiver for call in script.calls) or ".training =" in script.source
+    if not trains and script.training_loops and DROPS_OUT.search(_kind(setup)):
+        yield info(
+            "No model.train() before the training loop, and from_pretrained returns the model in eval mode",
+            why="dropout is off for the whole training, in silence.",
+            fix="Call model.train() before each pass over the training data.",
+            at=Place(script.file, getattr(script.training_loops[0], "lineno", 0)),
+        )
+
+
+def _kind(setup: Setup) -> str:
+    model = setup.model
+    told = [model.text(key) for key in ("model_type", "class", "name")] if model is not None else []
+    return " ".join(told).lower()
 
 
 def _judged(setup: Setup, script: Script, loop: ast.AST, by: str) -> Iterator[Finding]:

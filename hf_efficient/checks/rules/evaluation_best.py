@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from hf_efficient.checks.check import check
 from hf_efficient.checks.rules.evaluation import stock_trainer
 from hf_efficient.finding import Finding, error
+from hf_efficient.reading.follow import dotted
 from hf_efficient.reading.script import Script
 from hf_efficient.reading.settings import NOTHING, Settings
+from hf_efficient.wording import nearest
 
 
 @check({"transformers": ">=5.0"}, seen="ran on CPU")
@@ -59,6 +62,49 @@ def schedule_needs_evaluation(trainer: Settings) -> Iterator[Finding]:
             fix='Set eval_strategy="steps" (with eval_steps) or "epoch", or take another schedule.',
             at=trainer.where("lr_scheduler_type"),
         )
+
+
+@check({"transformers": ">=4.30"}, seen="read source")
+def best_metric_not_returned(trainer: Settings, script: Script) -> Iterator[Finding]:
+    """Find metric_for_best_model under a name that the script's compute_metrics does not return.
+
+    Names of metrics get the prefix eval_ where they have none, and metric_for_best_model too; what is not among them
+    raises KeyError after the first evaluation (trainer.py, _determine_best_metric). Only a function whose returns are
+    all dictionaries of literal keys is judged; several evaluation sets put their own names before the keys.
+    """
+    asked, made = trainer.text("metric_for_best_model"), stock_trainer(script)
+    used = trainer.on("load_best_model_at_end") or trainer.text("save_strategy") == "best"
+    node = next((k.value for k in made.node.keywords if k.arg == "compute_metrics"), None) if made is not None else None
+    function = script.functions.get(node.id) if isinstance(node, ast.Name) else None
+    names = _returned(function) if function is not None else set()
+    name = asked.removeprefix("eval_")
+    if not asked or not used or not names or name.endswith((*names, "loss", "runtime", "per_second", "epoch")):
+        return
+    yield error(
+        f"metric_for_best_model={asked!r}, and compute_metrics returns {', '.join(sorted(names))}",
+        why=f"No evaluation computes eval_{name}: KeyError after the first evaluation.",
+        fix=f"Set metric_for_best_model={nearest(name, sorted(names)) or min(names)!r}, or let compute_metrics return "
+        f"{name!r}.",
+        at=trainer.where("metric_for_best_model"),
+    )
+
+
+def _returned(function: ast.FunctionDef) -> set[str]:
+    """Return the keys, without eval_, that a function returns; empty where some of them cannot be known."""
+    names: set[str] = set()
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Return):
+            continue
+        if isinstance(node.value, ast.Call) and dotted(node.value.func) == "dict" and not node.value.args:
+            keys: list[object] = [keyword.arg for keyword in node.value.keywords]
+        elif isinstance(node.value, ast.Dict):
+            keys = [key.value if isinstance(key, ast.Constant) else None for key in node.value.keys]
+        else:
+            return set()
+        if not all(isinstance(key, str) for key in keys):
+            return set()
+        names |= {str(key).removeprefix("eval_") for key in keys}
+    return names
 
 
 @check({"transformers": ">=4.30"}, seen="read source")

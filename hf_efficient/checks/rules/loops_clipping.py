@@ -141,7 +141,7 @@ def clipping_left_to_deepspeed(script: Script, zero: Settings) -> Iterator[Findi
             engine = zero.get("gradient_clipping", "auto" if loop.kind == "accelerator" else 0)
             engine = 1.0 if engine in ("auto", None) and loop.kind == "accelerator" else engine
             if isinstance(bound, int | float) and isinstance(engine, int | float) and bound != engine:
-                yield warning(
+                yield error(
                     f"{call.method} with {bound} under DeepSpeed, whose gradient_clipping is {engine}",
                     why=f"DeepSpeed clips by its own gradient_clipping; the call does nothing, and {bound} is ignored.",
                     fix=f"Set gradient_clipping: {bound} in DeepSpeed's configuration (max_grad_norm of a Trainer).",

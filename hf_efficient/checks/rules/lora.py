@@ -23,16 +23,17 @@ def adapters_leave_new_head_frozen(model: Settings, peft: Settings) -> Iterator[
 
     A model for classification or question answering that is made from a pretrained base gets a head of random weights.
     get_peft_model freezes everything but the adapters; only for task_type SEQ_CLS, TOKEN_CLS and QUESTION_ANS does PEFT
-    add the head to modules_to_save by itself (peft_model.py). Without one of those and without modules_to_save the
-    adapters learn to serve a random projection. Not meant: a checkpoint whose head is trained already, and targets that
-    name the head, "all-linear" among them.
+    add the head to modules_to_save by itself (peft_model.py). Without one of those (with none, or FEATURE_EXTRACTION)
+    and without modules_to_save the adapters learn to serve a random projection. Not meant: a checkpoint whose head is
+    trained already, and targets that name the head, "all-linear" among them.
     """
     made, targets = model.text("class") or model.text("architecture"), peft.get("target_modules")
     if not HEADED.search(made) or peft.open or peft.text("class") not in ("", "LoraConfig") or not peft:
         return
     named = targets if isinstance(targets, list) else []
     covered = isinstance(targets, str) or any(not isinstance(one, str) or one.endswith(HEADS) for one in named)
-    free = all(peft.knows(key) and not peft.get(key) for key in ("task_type", "modules_to_save"))
+    features = peft.text("task_type").rpartition(".")[2].upper() == "FEATURE_EXTRACTION"
+    free = (features or peft.off("task_type")) and peft.off("modules_to_save")
     if not free or covered or "target_modules" not in peft:
         return
     task = next((value for key, value in TASKS.items() if key in made), None)
@@ -43,6 +44,28 @@ def adapters_leave_new_head_frozen(model: Settings, peft: Settings) -> Iterator[
         " stays so.",
         fix=f'Write {cure}modules_to_save=["classifier"] (the name of the head in this model) in the configuration.',
         at=peft.place,
+    )
+
+
+@check({"peft": ">=0.5", "transformers": ">=5.0"}, seen="ran on CPU")
+def adapters_for_generation_on_another_head(model: Settings, peft: Settings) -> Iterator[Finding]:
+    """Find task_type CAUSAL_LM or SEQ_2_SEQ_LM for a model that cannot generate.
+
+    PEFT wraps the model's prepare_inputs_for_generation for these tasks (peft_model.py); classifiers, question
+    answering and masked language models have none, and get_peft_model raises AttributeError. Not meant: a generating
+    model under SEQ_CLS, which trains all the same.
+    """
+    made, task = model.text("class") or model.text("architecture"), peft.text("task_type").rpartition(".")[2].upper()
+    if task not in ("CAUSAL_LM", "SEQ_2_SEQ_LM") or not (HEADED.search(made) or made.endswith("ForMaskedLM")):
+        return
+    right = next((value for key, value in TASKS.items() if key in made), "")
+    yield error(
+        f'task_type="{task}" for {made}',
+        why="get_peft_model raises AttributeError: the model has no prepare_inputs_for_generation.",
+        fix=f'Write task_type="{right}".'
+        if right
+        else 'Leave task_type out (name a head of random weights in modules_to_save, such as ["classifier"]).',
+        at=peft.where("task_type"),
     )
 
 

@@ -112,7 +112,7 @@ def optim_args_ignored(trainer: Settings) -> Iterator[Finding]:
     optim, given = trainer.text("optim").rpartition(".")[2].lower(), trainer.text("optim_args")
     bnb = optim in ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit", "paged_adamw_32bit") or "lion" in optim
     if given and (bnb or optim in ("adamw_torch", "adamw_torch_fused", "adafactor")):
-        yield warning(
+        yield error(
             f"optim_args={given!r} with optim={optim!r}",
             why=f"Trainer reads nothing of optim_args for {optim}: what it says is ignored in silence.",
             fix="Use adam_beta1, adam_beta2, adam_epsilon and weight_decay of TrainingArguments; for other options "

@@ -236,7 +236,7 @@ def constant_schedule_without_warmup(trainer: Settings) -> Iterator[Finding]:
     get_scheduler makes the constant schedule without num_warmup_steps; constant_with_warmup has it.
     """
     if trainer.text("lr_scheduler_type") == "constant" and trainer.number("warmup_steps") > 0:
-        yield warning(
+        yield error(
             f'warmup_steps={trainer.get("warmup_steps")} with lr_scheduler_type="constant"',
             why="The constant schedule ignores warmup_steps: training starts at the full rate.",
             fix='Set lr_scheduler_type="constant_with_warmup", or leave warmup_steps out.',

@@ -54,4 +54,27 @@ EXAMPLES = {
             {"files": {"train.py": TRAINER.format(call="model.train()")}},
         ],
     ),
+    "training-in-eval-mode": (
+        [
+            _loop(enable=""),
+            {
+                "files": {
+                    "train.py": LOOP.format(
+                        enable="", before="from accelerate import Accelerator", first="pass", after="pass"
+                    ).replace("roberta-base", "google-t5/t5-small")
+                }
+            },
+        ],
+        [
+            _loop(enable="", before="model.train()"),
+            _loop(enable="", first="model.train()"),
+            {
+                "files": {
+                    "train.py": LOOP.format(enable="", before="", first="pass", after="pass").replace(
+                        "roberta-base", "Qwen/Qwen3-0.6B"
+                    )
+                }
+            },
+        ],
+    ),
 }

@@ -4,6 +4,19 @@ from __future__ import annotations
 
 _BEST = {"load_best_model_at_end": True}
 
+
+def _measured(best: str, returned: str) -> dict[str, dict[str, str]]:
+    return {
+        "files": {
+            "train.py": "from transformers import Trainer, TrainingArguments\n"
+            f"def measure(prediction):\n    return {returned}\n"
+            f"args = TrainingArguments('out', eval_strategy='epoch', save_strategy='epoch',"
+            f" metric_for_best_model={best!r}, load_best_model_at_end=True)\n"
+            "Trainer(model, args, train_dataset=a, eval_dataset=b, compute_metrics=measure).train()\n"
+        }
+    }
+
+
 EXAMPLES = {
     "best-model-at-other-steps": (
         [
@@ -15,6 +28,7 @@ EXAMPLES = {
             {"trainer": {**_BEST, "eval_strategy": "epoch", "save_strategy": "epoch"}},
             {"trainer": {**_BEST, "eval_strategy": "steps", "eval_steps": 250, "save_steps": 500}},
             {"trainer": {**_BEST, "eval_strategy": "epoch", "save_strategy": "best"}},
+            {"trainer": {**_BEST, "evaluation_strategy": "steps", "eval_steps": 250, "save_steps": 500}},
         ],
     ),
     "schedule-needs-evaluation": (
@@ -25,6 +39,19 @@ EXAMPLES = {
         [
             {"trainer": {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"}},
             {"trainer": {"lr_scheduler_type": "cosine"}},
+        ],
+    ),
+    "best-metric-not-returned": (
+        [
+            _measured("f1", "{'accuracy': hits(prediction), 'precision': 0.5}"),
+            _measured("eval_acc", "dict(eval_accuracy=hits(prediction))"),
+        ],
+        [
+            _measured("accuracy", "{'accuracy': hits(prediction)}"),
+            _measured("eval_f1", "{'accuracy': hits(prediction), **more}"),
+            _measured("f1", "metric.compute(prediction)"),
+            _measured("valid_accuracy", "{'accuracy': hits(prediction)}"),
+            _measured("loss", "{'accuracy': hits(prediction)}"),
         ],
     ),
     "best-metric-not-computed": (

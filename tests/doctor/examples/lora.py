@@ -24,6 +24,7 @@ EXAMPLES = {
             {"model": {"class": "RobertaForSequenceClassification"}, "peft": QUERY},
             {"model": {"class": "AutoModelForImageClassification"}, "peft": QUERY | {"modules_to_save": None}},
             {"model": {"class": "BertForTokenClassification"}, "peft": QUERY | {"lora_alpha": 16}},
+            {"model": {"class": "BertForTokenClassification"}, "peft": QUERY | {"task_type": "FEATURE_EXTRACTION"}},
         ],
         [
             {"model": {"class": "RobertaForSequenceClassification"}, "peft": QUERY | {"task_type": "SEQ_CLS"}},
@@ -33,6 +34,26 @@ EXAMPLES = {
             },
             {"model": {"class": "BertForTokenClassification"}, "peft": {"r": 4, "target_modules": "all-linear"}},
             {"model": {"class": "LlamaForCausalLM"}, "peft": QUERY},
+        ],
+    ),
+    "adapters-for-generation-on-another-head": (
+        [
+            {"model": {"class": "ElectraForSequenceClassification"}, "peft": QUERY | {"task_type": "CAUSAL_LM"}},
+            {"model": {"class": "BertForMaskedLM"}, "peft": QUERY | {"task_type": "TaskType.CAUSAL_LM"}},
+            {
+                "files": {
+                    "train.py": "from peft import LoraConfig, TaskType, get_peft_model\n"
+                    "from transformers import AutoModelForQuestionAnswering, Trainer, TrainingArguments\n"
+                    "model = AutoModelForQuestionAnswering.from_pretrained('roberta-base')\n"
+                    "model = get_peft_model(model, LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=4))\n"
+                    "Trainer(model=model, args=TrainingArguments('out'), train_dataset=rows).train()\n"
+                }
+            },
+        ],
+        [
+            {"model": {"class": "ElectraForSequenceClassification"}, "peft": QUERY | {"task_type": "SEQ_CLS"}},
+            {"model": {"class": "GPT2LMHeadModel"}, "peft": QUERY | {"task_type": "SEQ_CLS"}},
+            {"peft": QUERY | {"task_type": "CAUSAL_LM"}},
         ],
     ),
     "adapters-loaded-frozen": (

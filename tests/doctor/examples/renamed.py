@@ -17,6 +17,12 @@ EXAMPLES = {
                 }
             },
             {"files": {"go.sh": "accelerate launch run.py --output_dir out --evaluation_strategy epoch --bf16\n"}},
+            {
+                "files": {
+                    "all.py": "from transformers import *\n"
+                    "args = TrainingArguments('out', per_gpu_train_batch_size=4)\nTrainer(model, args).train()\n"
+                }
+            },
             {"files": {"sft.yaml": "output_dir: out\nlearning_rate: 1.0e-5\npacking: true\nmax_seq_length: 1024\n"}},
             {
                 "files": {
