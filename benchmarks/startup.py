@@ -20,7 +20,7 @@ from statistics import median
 
 REFERENCE = [sys.executable, "-c", "import typer, rich.table"]
 COMMANDS = {
-    "list": ["list"],
+    "list tricks": ["list", "tricks"],
     "explain": ["explain", "zero"],
     "plan": ["plan", "fast"],
     "emit": ["emit", "training-args", "fast"],
