@@ -147,7 +147,7 @@ def test_two_processes_of_windows_make_one_big_batch(engine: str, tmp_path: Path
             assert_equal(update, whole(name))
 
 
-@pytest.mark.launch
+@pytest.mark.slow
 def test_processes_with_different_batches_do_not_wait_for_each_other(tmp_path: Path) -> None:
     """A loss that waits for all processes is tried as often in each, whatever is in their batches, and told alike."""
     first, second = launched(tmp_path, APART, "--multi_gpu", names=())

@@ -60,7 +60,11 @@ def test_two_processes_share_the_effective_batch(recipe: str, flags: list[str], 
 
 
 @pytest.mark.parametrize(
-    ("recipe", "plan"), [("causal_lm", ["zero2"]), ("accelerate_loop", ["safe", "gradient_clipping(0.25)"])]
+    ("recipe", "plan"),
+    [
+        ("causal_lm", ["zero2"]),
+        pytest.param("accelerate_loop", ["safe", "gradient_clipping(0.25)"], marks=pytest.mark.slow),
+    ],
 )
 def test_an_emitted_launch_file_starts_a_recipe(recipe: str, plan: list[str], flags: list[str], tmp_path: Path) -> None:
     """The YAML of zero2 starts a recipe whose plan is zero2, and one whose plan leaves the engine to the launcher."""

@@ -166,7 +166,7 @@ def test_older_cards_have_no_flash_kernel() -> None:
     assert old.allocated_gib > new.allocated_gib
 
 
-@pytest.mark.launch
+@pytest.mark.slow
 def test_changes_make_it_fit() -> None:
     """Where it does not fit, up to three changes are named that were tried and do; rows per update stay."""
     batch = Batch(size=64, seq_len=1024)

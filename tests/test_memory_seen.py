@@ -47,7 +47,7 @@ def test_a_fused_loss_keeps_the_logits_of_evaluation() -> None:
     assert fused == pytest.approx(plain, rel=0.001)
 
 
-@pytest.mark.launch
+@pytest.mark.slow
 def test_an_evaluation_that_does_not_fit_has_its_own_remedy() -> None:
     """Where kept logits do not fit, moving them to the host does; a fused loss, which keeps them too, is not named."""
     batch = Batch(size=1, seq_len=64, eval_size=4, eval_rows=8000)

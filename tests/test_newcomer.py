@@ -84,7 +84,7 @@ def test_one_file_is_listed_explained_and_emitted(house: Path) -> None:
     assert emitted["optim"] == "rmsprop"
 
 
-@pytest.mark.launch
+@pytest.mark.slow
 def test_the_contract_tests_take_it_up(house: Path) -> None:
     """The generic tests run over the new file; `make generate` is all that the README then needs."""
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "newcomer", "--rootdir", str(house)]

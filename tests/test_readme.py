@@ -40,7 +40,7 @@ def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("script", ["trainer.py", "sft.py", "loop.py"])
+@pytest.mark.parametrize("script", ["trainer.py", "loop.py", pytest.param("sft.py", marks=pytest.mark.slow)])
 def test_its_lines_of_python_train(script: str, project: Path) -> None:
     """The Trainer, the SFTTrainer and the loop of the README run in somebody's folder as they stand."""
     run = _run([sys.executable, script], project)
@@ -49,7 +49,7 @@ def test_its_lines_of_python_train(script: str, project: Path) -> None:
         assert "'train_loss'" in run.stdout + run.stderr
 
 
-@pytest.mark.launch
+@pytest.mark.slow
 def test_a_copied_deepspeed_file_trains_in_a_stock_script(project: Path) -> None:
     """`config copy` and a script that knows nothing of us: DeepSpeed's engine trains with the plan's stage."""
     assert "hf_efficient" not in SCRIPTS["zero2.py"]

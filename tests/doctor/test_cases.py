@@ -11,9 +11,17 @@ import pytest
 
 from hf_efficient import doctor
 
+SHARED = Path(__file__).parents[3] / "shared" / "cases" / "doctor_cases.jsonl"
+"""Where the cases come from: beside a checkout, and nowhere else."""
 FILE = Path(__file__).parents[1] / "data" / "doctor_cases.jsonl"
 CASES = [case for case in map(json.loads, FILE.read_text().splitlines()) if "files" in case or "setup" in case]
 CASES = [case for case in CASES if any(key in case for key in ("want", "never", "silent"))]
+
+
+@pytest.mark.skipif(not SHARED.is_file(), reason="the cases' own folder is not beside this checkout")
+def test_the_cases_are_the_shared_ones() -> None:
+    """The copy that travels with the tests has not drifted."""
+    assert FILE.read_text() == SHARED.read_text()
 
 
 def _findings(case: dict[str, Any], folder: Path) -> list[dict[str, Any]]:

@@ -22,6 +22,8 @@ import hf_efficient as hf
 from hf_efficient.plan import Plan
 
 DOORS = pytest.mark.parametrize("door", ["trainer", "loop"])
+LAUNCHED_DOORS = pytest.mark.parametrize("door", ["trainer", pytest.param("loop", marks=pytest.mark.slow)])
+"""One launch per engine in `make test`, the other in `make test-all`."""
 ONLY_CPU = pytest.mark.skipif(torch.accelerator.is_available(), reason="says what happens without an accelerator")
 HYPER = {"learning_rate": 1e-3, "weight_decay": 0.1}
 

@@ -14,7 +14,7 @@ from hf_efficient import Machine, make_plan
 from hf_efficient.emit.loop import make_optimizer
 
 torchao = pytest.importorskip("torchao.optim")
-NOT_FAST = ["adamw_torchao_4bit"]
+SLOW = ["adamw_torchao_4bit"]
 BLOCK = 256
 
 

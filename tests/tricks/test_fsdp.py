@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from doors import DOORS, REFUSE, load, train
+from doors import DOORS, LAUNCHED_DOORS, REFUSE, load, train
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
 import hf_efficient as hf
@@ -175,7 +175,7 @@ def test_a_loop_never_trains_in_another_way_without_a_word() -> None:
         hf.make_accelerator(make_plan("fsdp"), fsdp_plugin=object())
 
 
-@DOORS
+@LAUNCHED_DOORS
 @pytest.mark.launch
 def test_two_processes_shard_and_end_where_one_ends(door: str, tiny: Path, rows: list[Any], tmp_path: Path) -> None:
     """Started by its own YAML, weights are DTensors, layers are FSDP's checkpoints, and 3 updates end within 1e-5."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from doors import DOORS, load, train
+from doors import LAUNCHED_DOORS, load, train
 
 from hf_efficient import Machine, make_plan
 from hf_efficient.emit.deepspeed import deepspeed_json
@@ -67,7 +67,7 @@ def test_offload_of_weights_needs_stage_3() -> None:
     assert "pip install 'hf-efficient[deepspeed]'" in sentence
 
 
-@DOORS
+@LAUNCHED_DOORS
 @pytest.mark.launch
 def test_engine_trains_as_the_plan_says(door: str, tiny: Path, rows: list[Any], tmp_path: Path) -> None:
     """Under the launcher the model is a DeepSpeedEngine with the plan's numbers and ends where a plain run ends."""
