@@ -150,8 +150,9 @@ def test_no_case_is_known_by_name() -> None:
     """No id and no sentence of a case occurs in the package."""
     source = "\n".join(path.read_text() for path in (ROOT / "hf_efficient").rglob("*.py"))
     plain = " ".join(source.split())
+    ids = set(re.findall(r"\bH\d\d[a-z]?\b", source))
     for case in map(json.loads, (ROOT / "tests" / "data" / "doctor_cases.jsonl").read_text().splitlines()):
-        assert not re.search(rf"\b{case['id']}\b", source), case["id"]
+        assert case["id"] not in ids
         for key in ("paraphrase", "right_answer", "fault_class", "symptom"):
             sentences = [s.strip() for s in re.split(r"(?<=[.;:])\s", case[key]) if len(s) > 40]
             assert not [s for s in sentences if s in plain], case["id"]

@@ -176,6 +176,8 @@ Trainer(model=model, args=args).train()
 LOOP = """from accelerate import Accelerator
 from transformers import AutoModelForCausalLM
 
+pytestmark = pytest.mark.launch  # half a minute: not in `make test-fast`
+
 accelerator = Accelerator({})
 model = AutoModelForCausalLM.from_pretrained("gpt2")
 """

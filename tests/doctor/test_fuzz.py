@@ -17,6 +17,8 @@ from hf_efficient import doctor
 from hf_efficient.checks.run import BROKEN
 from hf_efficient.reading.files import read
 
+pytestmark = pytest.mark.launch  # half a minute: not in `make test-fast`
+
 CASES = Path(__file__).parents[1] / "data" / "doctor_cases.jsonl"
 Files = dict[str, str]
 RUN = r"""#!/bin/bash
