@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hf_efficient.reading.settings import Settings
 from hf_efficient.reading.setup import Setup
 
 
@@ -20,3 +21,8 @@ def door(setup: Setup) -> str:
 def named_by_launcher(setup: Setup) -> bool:
     """Does the accelerate YAML, or the launch command, name the DeepSpeed JSON itself?"""
     return setup.launch is not None and setup.launch.said("deepspeed_config.deepspeed_config_file")
+
+
+def is_zero_3(zero: Settings) -> bool:
+    """Is the engine known to shard the weights too?"""
+    return bool(zero.number("stage") == 3)

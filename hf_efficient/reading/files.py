@@ -132,7 +132,7 @@ def _yaml(text: str, path: Path, file: str) -> Part:
     try:
         document = read_yaml(text, file)
     except Unreadable:
-        if PYTHON.search(text) and _parses(text):
+        if PYTHON.search(text) and parses(text):
             return _script(text, file)
         raise
     if isinstance(document.value, str) and (found := _shell(text, file, prose=True)).commands:
@@ -150,7 +150,7 @@ def _plain(text: str, path: Path, file: str) -> Part:
     from hf_efficient.reading.documents import part_of
     from hf_efficient.reading.structured import read_yaml
 
-    if PYTHON.search(text) and _parses(text):
+    if PYTHON.search(text) and parses(text):
         return _script(text, file)
     try:
         document = read_yaml(text, file)
@@ -164,10 +164,11 @@ def _plain(text: str, path: Path, file: str) -> Part:
     raise stranger(file)
 
 
-def _parses(text: str) -> bool:
+def parses(text: str) -> bool:
+    """Is the text Python?"""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            warnings.simplefilter("ignore")  # an invalid escape in a string is no matter of ours
             ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hf_efficient.checks.check import check
-from hf_efficient.checks.doors import door
+from hf_efficient.checks.doors import door, is_zero_3
 from hf_efficient.finding import Finding, error, info, warning
 from hf_efficient.reading.script import Call, Script
 from hf_efficient.reading.settings import NOTHING, UNKNOWN, Settings
 from hf_efficient.reading.setup import Setup
-
-
-def _is_3(zero: Settings) -> bool:
-    return bool(zero.number("stage") == 3)
 
 
 @check({"transformers": ">=4.46"})
@@ -67,7 +63,7 @@ def zero3_model_before_arguments(setup: Setup, zero: Settings) -> Iterator[Findi
     global that HfDeepSpeedConfig sets). Loaded before, every process holds the whole model in CPU memory first.
     """
     script = setup.script
-    if script is None or not _is_3(zero):
+    if script is None or not is_zero_3(zero):
         return
     makers = (
         "Accelerator",
@@ -102,7 +98,7 @@ def zero3_generate_not_synced(setup: Setup, zero: Settings) -> Iterator[Finding]
     Every forward gathers parameters from all processes; a process that finishes its sequences early stops taking part
     and the others wait for ever. transformers sets synced_gpus itself where it is not said.
     """
-    for call in setup.script.named("generate") if setup.script is not None and _is_3(zero) else []:
+    for call in setup.script.named("generate") if setup.script is not None and is_zero_3(zero) else []:
         if call.keywords.get("synced_gpus") is False:
             yield error(
                 "generate(synced_gpus=False) under ZeRO-3",
@@ -142,7 +138,7 @@ def zero3_with_compile(trainer: Settings, zero: Settings) -> Iterator[Finding]:
     Stage 3 gathers and frees the parameters of each module by hooks around its forward; each hook breaks the graph, so
     that compilation takes long and gains little. Stages 0 to 2 keep the parameters whole.
     """
-    if trainer.on("torch_compile") and _is_3(zero):
+    if trainer.on("torch_compile") and is_zero_3(zero):
         yield info(
             "torch_compile=True under ZeRO-3",
             why="The hooks that gather parameters break the graph at every module: long compilation, little gain.",

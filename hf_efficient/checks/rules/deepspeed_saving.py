@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hf_efficient.checks.check import check
-from hf_efficient.checks.doors import door
+from hf_efficient.checks.doors import door, is_zero_3
 from hf_efficient.checks.saved import is_written
 from hf_efficient.finding import Finding, error, info, warning
 from hf_efficient.reading.lineage import inside, lineage
@@ -25,10 +25,6 @@ RIGHT = {
     "deepspeed": "engine.save_16bit_model(...)",
 }
 """What gathers the weights first, by the door of the run."""
-
-
-def _is_3(zero: Settings) -> bool:
-    return bool(zero.number("stage") == 3)
 
 
 def _planned(script: Script | None) -> bool:
@@ -51,7 +47,7 @@ def zero3_saves_no_weight_file(setup: Setup, zero: Settings, trainer: Settings) 
     (info).
     """
     script = setup.script
-    if not _is_3(zero) or not _ungathered(zero) or _planned(script):
+    if not is_zero_3(zero) or not _ungathered(zero) or _planned(script):
         return
     calls = [c for c in script.calls if c.method in ("save_model", "push_to_hub")] if script is not None else []
     calls = [call for call in calls if "accelerator" not in call.receiver]
@@ -71,7 +67,7 @@ def zero3_state_dict_refused(setup: Setup, zero: Settings) -> Iterator[Finding]:
     accelerator.get_state_dict, and accelerator.save_model through it, raise ValueError where
     stage3_gather_16bit_weights_on_model_save is false: after the whole training.
     """
-    if setup.script is None or not _is_3(zero) or not _ungathered(zero) or door(setup) != "accelerate":
+    if setup.script is None or not is_zero_3(zero) or not _ungathered(zero) or door(setup) != "accelerate":
         return
     for call in setup.script.calls:
         whole = call.method == "get_state_dict" or (call.method == "save_model" and _is_accelerator(setup.script, call))
@@ -99,7 +95,7 @@ def zero3_saves_empty_shards(setup: Setup, zero: Settings) -> Iterator[Finding]:
     training.
     """
     script = setup.script
-    if script is None or not _is_3(zero) or not door(setup):
+    if script is None or not is_zero_3(zero) or not door(setup):
         return
     begun = min((c.node.lineno for c in script.calls if c.method in ("train", "backward") and _trains(c)), default=None)
     how = RIGHT[door(setup)]
@@ -145,7 +141,7 @@ def zero3_save_writes_nothing(setup: Setup, zero: Settings) -> Iterator[Finding]
     DeepSpeedEngine.save_16bit_model then writes a line to the log, returns False and saves nothing
     (deepspeed/runtime/engine.py).
     """
-    if setup.script is None or not _is_3(zero) or not _ungathered(zero):
+    if setup.script is None or not is_zero_3(zero) or not _ungathered(zero):
         return
     for call in setup.script.named("save_16bit_model", "save_fp16_model"):
         yield error(

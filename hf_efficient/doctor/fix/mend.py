@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
@@ -27,7 +25,7 @@ from hf_efficient.doctor.runs import runs_of
 from hf_efficient.doctor.silence import silenced
 from hf_efficient.emit.files import write
 from hf_efficient.finding import Finding
-from hf_efficient.reading.files import part_of_text
+from hf_efficient.reading.files import parses, part_of_text
 from hf_efficient.reading.machines import of_card
 from hf_efficient.reading.parts import Part
 from hf_efficient.reading.setup import Setup
@@ -151,7 +149,7 @@ def _script(source: Source, text: str, view: View) -> tuple[str, Left]:
     except ValueError as error:
         return text, [(0, f"nothing was changed: {error}")]
     made = edited(text, edits)
-    if not _is_python(made):
+    if not parses(made):
         return text, [(0, "nothing was changed: the result would not be Python")]
     return made, left
 
@@ -189,16 +187,6 @@ def _cured(
 
 def _below(line: Callable[[Names], int], above: Names) -> Callable[[Names], int]:
     return lambda path: line((*above, *path))
-
-
-def _is_python(text: str) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in a string is no matter of ours
-            ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
 
 
 def _is_json(text: str) -> bool:
