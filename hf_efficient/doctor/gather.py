@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from hf_efficient.reading.files import read
 from hf_efficient.reading.parts import Command, Part
+from hf_efficient.reading.script import Script
 from hf_efficient.reading.settings import Settings
 from hf_efficient.wording import listed
 
@@ -56,10 +58,16 @@ def deepspeed_names(part: Part) -> list[str]:
     for settings, key in _deepspeed_keys(part):
         names.append(settings.text(key))
     if part.script is not None:
-        from hf_efficient.reading.script_setup import setups
-
-        names += [name for setup in setups(part.script) for name in setup.references]
+        names += _references(part.script)
     return [name for name in names if name.endswith((".json", ".yaml", ".yml", ".hjson"))]
+
+
+@lru_cache(maxsize=LIMIT)
+def _references(script: Script) -> tuple[str, ...]:
+    """Return the paths that a script names; asked once for every pairing of files, and the same each time."""
+    from hf_efficient.reading.script_setup import setups
+
+    return tuple(name for setup in setups(script) for name in setup.references)
 
 
 def _deepspeed_keys(part: Part) -> Iterator[tuple[Settings, str]]:
