@@ -34,6 +34,7 @@ from hf_efficient.promises.samples import tiny_subject
 from hf_efficient.promises.seen import Seen, Update
 from hf_efficient.wording import one_sentence
 
+ROOT = Path(hf.__file__).parents[1]
 WORKER = Path(__file__).with_name("sharded_worker.py")
 PROCESSES, STEPS, PER_DEVICE = 2, 2, 2
 ROWS = 3 * PROCESSES * PER_DEVICE
@@ -135,7 +136,7 @@ def _launch(arm: Arm, folder: Path) -> list[dict[str, Any]]:
 
 def _environment(arm: Arm, folder: Path) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"  # DeepSpeed looks for ninja
-    env = os.environ | {"PATH": path, "PYTHONPATH": str(Path(hf.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"PATH": path, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
     # An extension that a killed build has left locked would be waited for without end.
     env |= {"CUDA_VISIBLE_DEVICES": "", "TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
     return env if "zero" in arm.trick else env | {"ACCELERATE_USE_CPU": "true"}

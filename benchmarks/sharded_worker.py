@@ -1,8 +1,6 @@
 """One of the processes that sharded.py launches: it trains two updates and leaves what it saw in a folder.
 
-Shims for the CPU, none of which the package has: DeepSpeed is started with gloo and without its shared-memory kernel,
-which would be compiled; accelerate is told that its processes have GPUs, else it puts plain data parallelism in FSDP's
-place without a word.
+On CPUs with the shims of tests/engines.py, none of which the package has.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from engines import engine_facts, install
 from sharded import PER_DEVICE, ROWS, Arm
 from torch import nn
 from transformers import Trainer, TrainerCallback
@@ -49,10 +48,7 @@ def main(arm: Arm, folder: Path) -> None:
 
 
 def _train(arm: Arm, subject: Subject, folder: Path) -> dict[str, Any]:
-    if arm.trick == "fsdp":
-        _call_the_cpus_gpus()
-    elif arm.trick:
-        _start_deepspeed()
+    install()
     yours = QUIET | SGD | ORDER | {"per_device_train_batch_size": PER_DEVICE, "use_cpu": True}
     args = hf.training_arguments(arm.plan, output_dir=str(folder), **yours)
     model = subject.model(arm.plan, dropout=False)
@@ -84,7 +80,7 @@ class Watch(TrainerCallback):
         """Note the weights after an update, and the engine that made it."""
         self.weights.append(whole(self.trainer.model))
         self.losses.append(0.0)
-        self.facts = engine_facts(self.trainer)
+        self.facts = engine_facts(self.trainer.model_wrapped, self.trainer.model, self.trainer.optimizer)
 
     @contextmanager
     def losses_noted(self) -> Iterator[None]:
@@ -116,54 +112,6 @@ def whole(model: nn.Module) -> torch.Tensor:
             return torch.cat([weight.detach().flatten().clone() for weight in parameters])
     full = [weight.full_tensor() if hasattr(weight, "full_tensor") else weight for weight in parameters]
     return torch.cat([weight.detach().flatten().clone() for weight in full])
-
-
-def engine_facts(trainer: Trainer) -> dict[str, Any]:
-    """Return who trains, ZeRO's stage, and the share of weights and of what the optimizer updates in this process."""
-    engine, parameters = trainer.model_wrapped, list(trainer.model.parameters())
-    kind, stage = type(engine).__name__, 0
-    elements = sum(getattr(weight, "ds_numel", weight.numel()) for weight in parameters)
-    if kind == "DeepSpeedEngine":
-        stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
-        flat = optimizer.fp32_partitioned_groups_flat if stage == 3 else optimizer.single_partition_of_fp32_groups
-        weights = sum(weight.ds_tensor.numel() if hasattr(weight, "ds_id") else weight.numel() for weight in parameters)
-        updated = sum(part.numel() for part in flat)
-    else:
-        kind = "FSDP2 DTensor" if all(type(weight).__name__ == "DTensor" for weight in parameters) else kind
-        weights = sum(_local(weight).numel() for weight in parameters)
-        updated = sum(_local(p).numel() for group in trainer.optimizer.param_groups for p in group["params"])
-    return {"engine": kind, "stage": stage, "weights": weights / elements, "optimizer": updated / elements}
-
-
-def _local(weight: Any) -> Any:
-    return weight.to_local() if hasattr(weight, "to_local") else weight
-
-
-def _start_deepspeed() -> None:
-    """Start DeepSpeed's own communication before a model is built: zero.Init sees one process without it."""
-    import deepspeed
-
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_backend="gloo")
-
-
-def _call_the_cpus_gpus() -> None:
-    """Let accelerate believe that its processes have a GPU each, and our door that there is an accelerator."""
-    from accelerate import PartialState
-    from accelerate.utils import DistributedType
-
-    from hf_efficient.emit import trainer
-
-    stock = PartialState.__init__
-
-    def start(self: Any, *args: Any, **keywords: Any) -> None:
-        stock(self, *args, **keywords)
-        if self.distributed_type == DistributedType.MULTI_CPU:
-            self._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-
-    PartialState.__init__ = start
-    trainer.require = lambda *_, **__: None  # type: ignore[assignment]
-    PartialState(cpu=True)  # before the model, of which one process alone reads the weights
 
 
 if __name__ == "__main__":

@@ -106,9 +106,19 @@ _ALL = (
         tricks=(_make["bf16"](), _make["packing"](), _make["activation_checkpointing"](), *SAFE),
     ),
     Preset(
+        name="zero1",
+        doc="Several GPUs that each hold weights and gradients: only the optimizer state sharded by DeepSpeed.",
+        tricks=(*SHARDED, _make["zero"](1)),
+    ),
+    Preset(
         name="zero2",
         doc="Several GPUs that each hold the weights: optimizer state and gradients sharded by DeepSpeed.",
         tricks=(*SHARDED, _make["zero"](2)),
+    ),
+    Preset(
+        name="zero2_offload",
+        doc="As zero2, with the optimizer state and its update in host memory: for one GPU too, if the weights fit.",
+        tricks=(*SHARDED, _make["zero"](2, offload="optimizer")),
     ),
     Preset(
         name="zero3",
@@ -119,6 +129,11 @@ _ALL = (
         name="zero3_offload",
         doc="As zero3, with the optimizer state and its update in host memory, where the GPUs' is too little.",
         tricks=(*SHARDED, _make["zero"](3, offload="optimizer")),
+    ),
+    Preset(
+        name="zero3_offload_params",
+        doc="As zero3_offload, with the weights in host memory too: the largest models, and the slowest.",
+        tricks=(*SHARDED, _make["zero"](3, offload="all")),
     ),
     Preset(
         name="fsdp2",

@@ -131,7 +131,10 @@ def test_recipes_and_configs_are_copied(capsys: pytest.CaptureFixture[str], tmp_
         (["plan"], "Missing argument"),
         (["plan", "fast", "--nonsense"], "No such option"),
         (["explain", "gradient_acumulation"], "did you mean gradient_accumulation?"),
-        (["emit", "deepspeed", "safe"], "take zero2, zero3 or zero3_offload."),
+        (
+            ["emit", "deepspeed", "safe"],
+            "take zero1, zero2, zero2_offload, zero3, zero3_offload or",
+        ),
         (["emit", "deepsped", "zero2"], "did you mean deepspeed?"),
         (["emit", "training-args", "batch_size(4, effective=64)"], "add --processes N"),
         (["emit", "training-args", "safe", "--class", "dpo"], "dpo"),

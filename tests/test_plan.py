@@ -120,8 +120,10 @@ def test_presets_are_as_documented() -> None:
     lean = {"activation_checkpointing", "adamw_8bit", "gradient_clipping", "data_loading"}
     expected = {
         "safe": safe, "fast": safe | {"bf16", "tf32", "compile"}, "lean": lean | {"bf16", "tf32"},
-        "turing": lean | {"fp16"}, "cpu": safe, "zero2": sharded | {"zero"}, "zero3": sharded | {"zero(3)"},
+        "turing": lean | {"fp16"}, "cpu": safe, "zero1": sharded | {"zero(1)"}, "zero2": sharded | {"zero"},
+        "zero3": sharded | {"zero(3)"}, "zero2_offload": sharded | {"zero(offload='optimizer')"},
         "zero3_offload": sharded | {"zero(3, 'optimizer')"}, "lora_finetune": sharded | {"lora"},
+        "zero3_offload_params": sharded | {"zero(3, 'all')"},
         "qlora_finetune": sharded - {"adamw_fused"} | {"qlora", "adamw_8bit(paged=True)"}, "sft": sharded | {"packing"},
         "fsdp2": sharded | {"fsdp"},
     }  # fmt: skip

@@ -20,8 +20,10 @@ from hf_efficient.emit.launcher import (
 )
 from hf_efficient.emit.loader import drop_what_needs_workers, unpin
 from hf_efficient.emit.model import add_adapter
+from hf_efficient.emit.places import require_cards, require_offload_folders
 from hf_efficient.emit.process import switched
 from hf_efficient.emit.sampler import with_sampler
+from hf_efficient.emit.takeover import take_launchers_engine
 from hf_efficient.emit.warmup import refuse_a_share
 from hf_efficient.emit.yours import needs_of_settings, take_yours
 from hf_efficient.plan import Conflict, Plan, require_plan
@@ -46,6 +48,8 @@ def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
 
     settled = settle_loop(plan, yours)
     require(settled, training_machine(), besides=needs_of_settings(settled, "accelerator"))
+    require_cards()
+    require_offload_folders(settled)
     if yours.get("cpu") and {"DEEPSPEED", "FSDP"} & {settled.engine, launchers_engine()}:
         raise ValueError(
             "Accelerator(cpu=True) drops DeepSpeed and FSDP without a word: leave cpu out, or zero or fsdp."
@@ -76,7 +80,8 @@ def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
     require_plan(plan)
     _check_keywords(Accelerator, yours or {})
     refuse_second_plugin(plan, yours or {})
-    plan = agree_with_launcher(take_yours(plan, "accelerator", yours or {}), "accelerator")
+    plan = take_yours(take_launchers_engine(plan), "accelerator", yours or {})
+    plan = agree_with_launcher(plan, "accelerator")
     plan = own_checkpointing(take_launchers_precision(plan, "accelerator"), "accelerator")
     return at_processes(_loader_plan(plan), launched_processes(), "loop")
 
@@ -86,6 +91,7 @@ def prepare_model(plan: Plan, model: nn.Module) -> nn.Module:
 
     Call it before `accelerator.prepare`. Raises ValueError for needs of the plan that this machine does not meet.
     """
+    plan = take_launchers_engine(plan)
     require(plan, training_machine())
     model = add_adapter(plan, model)
     if hasattr(model, "config"):

@@ -13,7 +13,9 @@ from hf_efficient.emit.head import require_head
 from hf_efficient.emit.here import require, training_machine, without_accelerator
 from hf_efficient.emit.launcher import agree_with_launcher, cpu_author, launched_processes, take_launchers_precision
 from hf_efficient.emit.loader import unpin
+from hf_efficient.emit.places import require_cards, require_offload_folders
 from hf_efficient.emit.process import read_by, switched
+from hf_efficient.emit.takeover import take_launchers_engine
 from hf_efficient.emit.warmup import refuse_a_share
 from hf_efficient.emit.yours import needs_of_settings, refuse_half_an_optimizer, refuse_what_breaks, take_yours
 from hf_efficient.plan import Plan, require_plan
@@ -50,6 +52,8 @@ def training_arguments(plan: Plan, args_class: Any = None, *, model: Any = None,
         require_plan(plan)
         require_head(plan, model)
     settled = settle(plan, args_class, yours)
+    require_cards()
+    require_offload_folders(settled)
     for remark in sft_remarks(settled) if _is_sft(args_class) else ():
         warnings.warn(remark, stacklevel=2)
     with switched(settled):
@@ -73,7 +77,8 @@ def settle(
     require_plan(plan)
     args_class, yours = args_class or _stock(), modern(yours or {})
     _check_fields(args_class, yours)
-    settled = arguments_plan(agree_with_launcher(plan, "trainer"), args_class, yours, processes=launched_processes())
+    plan = agree_with_launcher(take_launchers_engine(plan), "trainer")
+    settled = arguments_plan(plan, args_class, yours, processes=launched_processes())
     refuse_a_share(settled["trainer"].get("optim"), settled["trainer"].get("warmup_steps"))
     machine = without_accelerator(training_machine()) if settled["trainer"].get("use_cpu") else training_machine()
     refuse_half_an_optimizer(settled)

@@ -31,8 +31,10 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: 
     """
     stage = int(how.get("stage", 0))
     numbers = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    offload = bool((how.get("offload_optimizer") or {}).get("device", "none") != "none")
-    everything = bool((how.get("offload_param") or {}).get("device", "none") != "none")
+    optimizer_on, weights_on = (
+        (how.get(key) or {}).get("device", "none") for key in ("offload_optimizer", "offload_param")
+    )
+    offload, everything = optimizer_on != "none", weights_on != "none"
     share = -(-numbers // ranks)
     dtype = next((p.dtype for p in model.parameters() if p.requires_grad), torch.float32)
     bucket = bucket_size(model, how)
@@ -46,8 +48,9 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: 
     # transformers does not partition a model with quantized weights (is_deepspeed_zero3_enabled() and not is_quantized)
     cut = stage == 3 and not any(getattr(m, "quant_state", None) is not None for m in model.modules())
     weights = _partitioned(model, ranks, on_card=not everything) if cut else bytes_of(model)
-    host = (STATES + dtype.itemsize) * share if offload else 0
-    host += sum(p.numel() * p.element_size() for p in model.parameters()) // ranks if everything else 0
+    # What goes to nvme passes through host memory in buffers of a fixed size.
+    host = (STATES + dtype.itemsize) * share if optimizer_on == "cpu" else 0
+    host += sum(p.numel() * p.element_size() for p in model.parameters()) // ranks if weights_on == "cpu" else 0
     return Shares(
         weights=weights,
         updated=trained(model),

@@ -1,7 +1,6 @@
 """FSDP2 shards, checkpoints and trains as the plan says; launched, this file is the script.
 
-On a CPU the stack puts plain data parallelism in FSDP's place. Here alone, the CPUs are called GPUs, and our own need
-of an accelerator is taken as met: then FSDP2 runs over gloo.
+On a CPU the stack puts plain data parallelism in FSDP's place; engines.py makes it real over gloo.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from doors import DOORS, LAUNCHED_DOORS, REFUSE, load, train
+from engines import call_the_cpus_gpus
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
 import hf_efficient as hf
@@ -31,6 +31,7 @@ from hf_efficient.train.save import save_model
 
 VARIANTS = ["fsdp(False)", "fsdp(offload=True)"]
 
+ROOT = Path(__file__).parents[2]
 GPU = Machine.named("A100-80GB")
 
 NAMES = ("batch_size(4)", "gradient_accumulation(2)", "gradient_clipping(0.25)")
@@ -182,7 +183,7 @@ def test_two_processes_shard_and_end_where_one_ends(door: str, tiny: Path, rows:
     plan = make_plan(*NAMES, "fsdp", "activation_checkpointing")
     (tmp_path / "launch.yaml").write_text(emit(plan, "accelerate", Options(processes=2)))
     torch.save(rows, tmp_path / "rows.pt")
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "ACCELERATE_USE_CPU": "true"}
+    env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "ACCELERATE_USE_CPU": "true"}
     launch = ["-m", "accelerate.commands.launch", "--config_file", str(tmp_path / "launch.yaml")]
     script = ["--main_process_port", "0", __file__, door, str(tiny), str(tmp_path)]
     process = subprocess.run([sys.executable, *launch, *script], env=env, capture_output=True, text=True, timeout=300)
@@ -199,7 +200,7 @@ def test_two_processes_shard_and_end_where_one_ends(door: str, tiny: Path, rows:
 def _launched(door: str, tiny: Path, folder: Path) -> None:
     from transformers import AutoTokenizer
 
-    _call_the_cpus_gpus()
+    call_the_cpus_gpus()
     plan = make_plan(*NAMES, "fsdp", "activation_checkpointing")
     run = train(door, plan, load(tiny), torch.load(folder / "rows.pt"), updates=3)
     wrappers = [type(part).__name__ for part in run.trained.modules() if isinstance(part, CheckpointWrapper)]
@@ -209,26 +210,6 @@ def _launched(door: str, tiny: Path, folder: Path) -> None:
     (folder / f"seen{dist.get_rank()}.json").write_text(json.dumps(seen))
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _call_the_cpus_gpus() -> None:
-    """Let accelerate believe that its processes have a GPU each, and our doors that there is an accelerator."""
-    from accelerate import PartialState
-    from accelerate.utils import DistributedType
-
-    from hf_efficient.emit import loop, trainer
-
-    stock = PartialState.__init__
-
-    def start(self: Any, *args: Any, **keywords: Any) -> None:
-        stock(self, *args, **keywords)
-        if self.distributed_type == DistributedType.MULTI_CPU:
-            self._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-
-    PartialState.__init__ = start
-    for door in (trainer, loop):
-        door.require = lambda *_, **__: None  # type: ignore[attr-defined]
-    PartialState(cpu=True)  # before the model, of which one process alone reads the weights
 
 
 if __name__ == "__main__":
