@@ -6,6 +6,7 @@
 #                make bench-sharded  ZeRO, FSDP2 and DDP on two processes against one (4 minutes)
 # make accuracy  the memory estimate against published measurements (8 minutes, 200 MB of releases once); ROWS=FILE another table
 # make reality   traced steps against real ones on this CPU (4 minutes), into docs/measured/reality.json
+# make sharding  the memory table of deepspeed_configs/README.md (5 minutes), into docs/measured/sharding.json
 # make promises  every trick on every head (under 20 minutes), into docs/measured/promises.json and docs/promises.md
 
 PYTHON ?= python3
@@ -15,7 +16,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 LAUNCH := accelerate launch --quiet --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 
-.PHONY: run test test-fast test-rest test-all lint generate promises accuracy reality bench-estimate bench-startup bench-sharded clean
+.PHONY: run test test-fast test-rest test-all lint generate promises accuracy reality sharding bench-estimate bench-startup bench-sharded clean
 
 run: $(VENV)/.base
 	$(LAUNCH) recipes/causal_lm.py $(ARGS)
@@ -48,6 +49,9 @@ accuracy: $(VENV)/.test
 
 reality: $(VENV)/.test
 	OMP_NUM_THREADS=1 python benchmarks/reality.py && python -m hf_efficient.generate
+
+sharding: $(VENV)/.test
+	python benchmarks/sharding.py && python -m hf_efficient.generate
 
 bench-estimate: $(VENV)/.test
 	python benchmarks/estimate_speed.py

@@ -144,33 +144,54 @@ def machine(gpu: Gpu = None, as_json: AsJson = False) -> None:
     show(describe.machine_row(machine_at(gpu)), as_json, render.machine)
 
 
-def _shipped_commands(kind: Kind, *, one: str, about: str) -> typer.Typer:
-    """Return the commands for one kind of file that travels with the package: list and copy."""
-    commands = typer.Typer(help=about)
-
-    @commands.command("list", help=f"List the {one}s.")
-    def list_files(as_json: AsJson = False) -> None:
-        from hf_efficient import describe, render
-
-        show(describe.lists(kind), as_json, render.lists)
-
-    @commands.command("copy", help=f"Copy a {one} into a folder.")
-    def copy_file(name: str, folder: Folder, as_json: AsJson = False) -> None:
-        from hf_efficient.shipped import copy
-
-        path = copy(kind, name, folder)
-        show({"copied": str(path)}, as_json, lambda data: print(f"copied {data['copied']}"))
-
-    return commands
+recipe = typer.Typer(help="Training scripts to read, copy and launch.")
+config = typer.Typer(help="DeepSpeed files and launch files to copy into your project.")
+app.add_typer(recipe, name="recipe")
+app.add_typer(config, name="config")
 
 
-app.add_typer(
-    _shipped_commands("recipes", one="recipe", about="Training scripts to read, copy and launch."), name="recipe"
-)
-app.add_typer(
-    _shipped_commands("configs", one="DeepSpeed file", about="DeepSpeed files to copy into your project."),
-    name="config",
-)
+@recipe.command("list")
+def list_recipes(as_json: AsJson = False) -> None:
+    """List the recipes."""
+    _list("recipes", as_json)
+
+
+@recipe.command("copy")
+def copy_recipe(name: str, folder: Folder, as_json: AsJson = False) -> None:
+    """Copy a recipe into a folder."""
+    _copy("recipes", name, folder, as_json=as_json)
+
+
+@config.command("list")
+def list_configs(as_json: AsJson = False) -> None:
+    """List the DeepSpeed files and the launch files."""
+    _list("configs", as_json)
+
+
+@config.command("copy")
+def copy_config(
+    name: str,
+    folder: Folder,
+    nvme_path: Annotated[
+        str | None, typer.Option("--nvme-path", metavar="P", help="Folder that zero3_nvme offloads to.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a DeepSpeed file (zero3) or a launch file (launch/zero3) into a folder."""
+    _copy("configs", name, folder, nvme_path=nvme_path, as_json=as_json)
+
+
+def _list(kind: Kind, as_json: bool) -> None:
+    from hf_efficient import describe, render
+
+    show(describe.lists(kind), as_json, render.lists)
+
+
+def _copy(kind: Kind, name: str, folder: Path, *, as_json: bool, nvme_path: str | None = None) -> None:
+    from hf_efficient.shipped import copy
+
+    path = copy(kind, name, folder, nvme_path=nvme_path)
+    show({"copied": str(path)}, as_json, lambda data: print(f"copied {data['copied']}"))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from hf_efficient.machine import Machine, cards
 from hf_efficient.merge import make_plan, parse
 from hf_efficient.plan import Plan
 from hf_efficient.presets import PRESETS, Preset
-from hf_efficient.shipped import shipped
+from hf_efficient.shipped import docs
 from hf_efficient.spelling import read
 from hf_efficient.trick import Trick
 from hf_efficient.tricks import catalogue, defaults
@@ -136,8 +136,8 @@ def _presets() -> list[Row]:
 KINDS: Mapping[str, Callable[[], list[Row]]] = {
     "tricks": _tricks,
     "presets": _presets,
-    "recipes": lambda: [{"name": name, "doc": file.doc} for name, file in shipped("recipes").items()],
-    "configs": lambda: [{"name": name, "doc": file.doc} for name, file in shipped("configs").items()],
+    "recipes": lambda: [{"name": name, "doc": doc} for name, doc in docs("recipes").items()],
+    "configs": lambda: [{"name": name, "doc": doc} for name, doc in docs("configs").items()],
     "checks": lambda: _check_rows(),
     "gpus": lambda: [_card(machine) for machine in cards()],
 }

@@ -1,4 +1,4 @@
-"""`python -m hf_efficient.generate` rebuilds what is made from the code: DeepSpeed files, tables and a type stub."""
+"""`python -m hf_efficient.generate` rebuilds what is made from the code: DeepSpeed and launch files, tables, a stub."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_efficient.deepspeed_page import page as deepspeed_page
 from hf_efficient.describe import codes, lists
 from hf_efficient.emit.deepspeed import deepspeed_json
 from hf_efficient.emit.files import write
+from hf_efficient.emit.launch_files import launch_files
 from hf_efficient.memory.table import groups
 from hf_efficient.memory.table import page as memory_page
 from hf_efficient.merge import make_plan
@@ -32,8 +34,10 @@ def generated() -> dict[Path, str]:
         for name, plan in plans.items()
         if plan.engine == "DEEPSPEED"
     }
+    files |= {ROOT / "recipes" / "launch" / f"{name}.yaml": text for name, text in launch_files().items()}
     readme, stub = ROOT / "README.md", ROOT / "hf_efficient" / "tricks" / "__init__.pyi"
     files[stub] = _stub()
+    files[ROOT / "deepspeed_configs" / "README.md"] = deepspeed_page(_measured("sharding"))
     files[ROOT / "docs" / "promises.md"] = promises_page(_measured("promises"))
     files[ROOT / "docs" / "checks.md"] = _checks_page()
     accuracy, reality = _measured("accuracy"), _measured("reality")

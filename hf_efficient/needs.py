@@ -9,7 +9,11 @@ ADA_OR_CPU = Need(
     capability=(8, 9), or_cpu=True, otherwise="Use bf16 (fp16 before Ampere): Tensor Cores know 8-bit floats since Ada."
 )
 FAST_CPU_BF16 = Need(cpu_bf16=True, otherwise="Stay in fp32: bf16 would be emulated and slower.")
-DEEPSPEED = Need(package="deepspeed", otherwise="Install torch first, then `pip install 'hf-efficient[deepspeed]'`.")
+DEEPSPEED = Need(
+    package="deepspeed",
+    otherwise="Install torch first, since DeepSpeed would bring another one, then run "
+    "`pip install 'hf-efficient[deepspeed]'`, which is deepspeed and ninja.",
+)
 BITSANDBYTES = Need(package="bitsandbytes", otherwise="Run `pip install 'hf-efficient[bitsandbytes]'`.")
 PEFT = Need(package="peft", otherwise="Run `pip install 'hf-efficient[peft]'`.")
 TRL = Need(package="trl", otherwise="Run `pip install 'hf-efficient[trl]'`.")

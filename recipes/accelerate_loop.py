@@ -7,12 +7,9 @@ Rows of the data have a column `text`. The plan is the preset for your machine u
 The loop honours the fields of TrainingArguments that it reads below, and refuses the others by name.
 """
 
-import time
-from itertools import islice
 from types import SimpleNamespace
 
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
 from transformers import TrainingArguments, get_scheduler, set_seed
 
 import hf_efficient as hf
@@ -23,6 +20,7 @@ from hf_efficient.train.evaluate import mean_label_loss
 from hf_efficient.train.flags import one_sentence_errors, read_flags, recipe_plan
 from hf_efficient.train.load import load_causal_lm, row_length
 from hf_efficient.train.loop_fields import loop_plan, run_length
+from hf_efficient.train.loop_state import LoopState
 from hf_efficient.train.save import save_model
 from hf_efficient.train.summary import Outcome, run_summary
 from hf_efficient.train.text import load_texts, token_rows
@@ -40,6 +38,7 @@ def main(argv: list[str] | None = None) -> None:
         require_writable_folder(options.output_dir)
 
         accelerator = hf.make_accelerator(plan)  # before the model: ZeRO-3 shards weights while they load
+        state = LoopState(plan, accelerator)  # and the checkpoint that it goes on from
         set_seed(options.seed)
         tokenizer, model = load_causal_lm(flags.model, plan)
         seq_len = row_length(flags.seq_len, model, embedded=flags.model is None)
@@ -58,12 +57,11 @@ def main(argv: list[str] | None = None) -> None:
         scheduler = get_scheduler(options.lr_scheduler_type, optimizer, warmup, updates)
 
     before = mean_label_loss(model, held_out, accelerator)
+    state.start(scheduler, updates)
     model.train()
     optimizer.train()
-    progress = tqdm(total=updates, disable=not accelerator.is_main_process)
-    done, tokens, start = 0, 0, time.perf_counter()
-    while done < updates:
-        for window in islice(hf.windows(loader, accelerator), updates - done):
+    while state.done < state.updates:
+        for window in hf.windows(state.batches(loader), accelerator):
             for batch in window:
                 window.backward(model(**batch, num_items_in_batch=window.items).loss)
             hf.clip(plan, accelerator, model)
@@ -71,12 +69,8 @@ def main(argv: list[str] | None = None) -> None:
             if not accelerator.optimizer_step_was_skipped:
                 scheduler.step()
             optimizer.zero_grad()
-            done, tokens = done + 1, tokens + window.items
-            progress.update()
-            if done % options.logging_steps == 0:
-                progress.set_postfix(loss=f"{accelerator.reduce(window.loss, 'sum').item():.3f}")
-    speed = int(tokens) / (time.perf_counter() - start)
-    progress.close()
+            state.updated(window)  # shows its loss, and saves a checkpoint where one is due
+    speed = state.end()
 
     optimizer.eval()  # schedule_free evaluates and saves averaged weights; others do nothing here
     after = mean_label_loss(model, held_out, accelerator)

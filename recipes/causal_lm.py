@@ -15,7 +15,7 @@ from hf_efficient.emit.trainer import settle
 from hf_efficient.train.embedded import FROM_NOTHING
 from hf_efficient.train.flags import one_sentence_errors, read_flags, recipe_plan
 from hf_efficient.train.load import load_causal_lm, row_length
-from hf_efficient.train.resume import checkpoint
+from hf_efficient.train.resume import Resumable, checkpoint
 from hf_efficient.train.run_clock import RunClock
 from hf_efficient.train.summary import Outcome, run_summary
 from hf_efficient.train.text import load_texts, token_rows
@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> Trainer:
 
         args = training_arguments(plan, **flags.given)  # before the model: ZeRO-3 shards weights while they load
         require_writable_folder(args.output_dir)
+        resumed = checkpoint(args)
         set_seed(args.seed)
 
         tokenizer, model = load_causal_lm(flags.model, plan)
@@ -41,7 +42,6 @@ def main(argv: list[str] | None = None) -> Trainer:
         texts = load_texts(flags.data, seed=args.seed)
         train, evaluation = (token_rows(split, tokenizer, seq_len) for split in texts)
 
-        resumed = checkpoint(args)
         clock = RunClock()
         trainer = Trainer(
             model=model,
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> Trainer:
             eval_dataset=evaluation,
             data_collator=make_collator(plan, tokenizer, model),
             processing_class=tokenizer,
-            callbacks=[clock],
+            callbacks=[clock, Resumable()],
         )
 
     exact_accumulation(trainer)

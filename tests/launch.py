@@ -2,8 +2,10 @@
 
     accelerate launch --config_file ... tests/launch.py SCRIPT ARGS
 
-Variables: `SEEN_IN=FOLDER` gets a file `rank0.json` per process (losses per update, the engine and its numbers);
-`KILL=RANK:UPDATE` ends that process by SIGKILL before that update, counted from 0. An exception leaves with 1.
+Variables: `SEEN_IN=FOLDER` gets a file `rank0.json` per process (losses and norms of the updates, the engine and its
+numbers); `KILL=RANK:UPDATE` ends that process by SIGKILL before that update, counted from 0 (under DeepSpeed, whose
+engine updates in the last backward, right after it); `PLANT=FAULT` breaks the training in one of the ways of faults.py.
+An exception leaves with 1.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from engines import engine_facts, install, left_auto
+from faults import plant
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -27,13 +30,15 @@ class Watch:
 
     def __init__(self) -> None:
         self.losses: list[float] = []
+        self.norms: list[float] = []
         self.current = 0.0
+        self.whole = False
         self.prepared: dict[str, Any] = {}
         rank, _, update = os.environ.get("KILL", "").partition(":")
         self.kill = int(update) if rank == str(RANK) else -1
 
     def start(self) -> None:
-        """Look over the shoulder of Accelerator.prepare and of the optimizers' step."""
+        """Look over the shoulder of Accelerator and of the optimizers' step."""
         from accelerate import Accelerator
         from accelerate.optimizer import AcceleratedOptimizer
         from accelerate.utils import DeepSpeedOptimizerWrapper
@@ -56,6 +61,8 @@ class Watch:
             return made
 
         Accelerator.prepare = prepare
+        Accelerator.clip_grad_norm_ = self.measured(Accelerator.clip_grad_norm_)
+        Accelerator.end_training = self.summed(Accelerator.end_training)
         for optimizer in (AcceleratedOptimizer, DeepSpeedOptimizerWrapper):
             optimizer.step = self.noted(optimizer.step)
 
@@ -78,16 +85,42 @@ class Watch:
 
         return stepped
 
-    def leave(self, folder: Path) -> None:
-        """Write what was seen; losses are summed over the processes."""
+    def measured(self, clip: Any) -> Any:
+        """Return `clip` that notes the norm before clipping."""
+
+        def clipped(*args: Any, **keywords: Any) -> Any:
+            norm = clip(*args, **keywords)
+            whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+            self.norms.append(float(whole))
+            return norm
+
+        return clipped
+
+    def summed(self, end: Any) -> Any:
+        """Return `end` that first sums the losses over the processes, which cannot speak to each other afterwards."""
+
+        def ended(*args: Any, **keywords: Any) -> Any:
+            self.sum_losses()
+            return end(*args, **keywords)
+
+        return ended
+
+    def sum_losses(self) -> None:
+        """Sum the losses of each update over the processes; a second call does nothing."""
         import torch
         import torch.distributed as dist
 
-        seen = self.prepared
-        losses = torch.tensor(self.losses, dtype=torch.float64)
-        if dist.is_initialized():
+        if dist.is_initialized() and not self.whole:
+            losses = torch.tensor(self.losses, dtype=torch.float64)
             dist.all_reduce(losses)
-        facts: dict[str, Any] = {"losses": losses.tolist(), "processes": seen["accelerator"].num_processes}
+            self.losses, self.whole = losses.tolist(), True
+
+    def leave(self, folder: Path) -> None:
+        """Write what was seen; losses are summed over the processes."""
+        seen = self.prepared
+        self.sum_losses()
+        facts: dict[str, Any] = {"losses": self.losses, "norms": self.norms}
+        facts["processes"] = seen["accelerator"].num_processes
         facts |= engine_facts(seen["engine"], seen["model"], seen["optimizer"])
         plugin = seen["accelerator"].state.deepspeed_plugin
         facts["auto"] = list(left_auto(plugin.deepspeed_config)) if plugin else []
@@ -99,14 +132,17 @@ def main(script: str, arguments: list[str]) -> int:
     import torch.distributed as dist
 
     install()
+    plant(os.environ.get("PLANT", ""))
     watch = Watch()
     watch.start()
     sys.argv = [script, *arguments]
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as stopped:
+        if isinstance(stopped.code, str):
+            print(stopped.code, file=sys.stderr)
         if stopped.code:
-            return int(stopped.code) if isinstance(stopped.code, int) else 1
+            return stopped.code if isinstance(stopped.code, int) else 1
     except BaseException:
         traceback.print_exc()
         return 1

@@ -111,8 +111,10 @@ def test_recipes_and_configs_are_copied(capsys: pytest.CaptureFixture[str], tmp_
     """`recipe copy` and `config copy` put the file into a folder, which is made if need be."""
     assert main(["recipe", "copy", "causal_lm", str(tmp_path / "new")]) == 0
     assert main(["config", "copy", "zero3_offload", str(tmp_path / "new")]) == 0
+    assert main(["config", "copy", "launch/zero3_offload", str(tmp_path / "new")]) == 0
     assert "copied" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {"causal_lm.py", "zero3_offload.json"}
+    names = {"causal_lm.py", "zero3_offload.json", "zero3_offload.yaml"}
+    assert {path.name for path in (tmp_path / "new").iterdir()} == names
     assert _json(capsys, "recipe", "list", "--json")["recipes"]
     assert _json(capsys, "config", "list", "--json")["configs"]
 

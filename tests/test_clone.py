@@ -79,10 +79,15 @@ def test_the_wheel_has_recipes_and_configs(clone: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}
-    for kind, name in (("recipe", "causal_lm"), ("config", "zero3")):
+    for kind, name in (
+        ("recipe", "causal_lm"),
+        ("config", "zero3"),
+        ("config", "launch/zero2"),
+        ("config", "slurm.sh"),
+    ):
         run = subprocess.run(
             [sys.executable, "-P", "-m", "hf_efficient", kind, "copy", name, "."],
             cwd=tmp_path, env=environment, capture_output=True, text=True,
         )  # fmt: skip
         assert run.returncode == 0, run.stderr
-    assert {"causal_lm.py", "zero3.json"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"causal_lm.py", "zero3.json", "zero2.yaml", "slurm.sh"} <= {path.name for path in tmp_path.iterdir()}

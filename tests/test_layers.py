@@ -17,8 +17,9 @@ FLOORS = (
     ("needs", "renames", "tricks"),
     ("plan", "presets", "merge", "effective_batch"),
     ("emit", "train", "promises", "memory", "shipped", "reading", "checks", "doctor", "describe"),
-    ("render", "render_memory", "render_doctor", "options", "generate", "cli_memory", "cli_doctor", "cli", "__main__"),
-)
+    ("render", "render_memory", "render_doctor", "options", "deepspeed_page", "generate", "cli_memory", "cli_doctor",
+     "cli", "__main__"),
+)  # fmt: skip
 """From the ground up; within a floor, a module may import those that stand before it."""
 HEIGHT = {name: height for height, name in enumerate(name for floor in FLOORS for name in floor)}
 LIGHT = {name for floor in FLOORS[:3] for name in floor}

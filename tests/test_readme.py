@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SCRIPTS = dict(re.findall(r"<!-- run: (\S+) -->\n```python\n(.*?)```", README, re.DOTALL))
+LAUNCHED = dict(re.findall(r"<!-- launch: (\S+) -->\n```\n(.*?)```", README, re.DOTALL))
 OUTPUTS = dict(re.findall(r"<!-- output: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
 MEMORY = dict(re.findall(r"<!-- memory: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
 DOCTORED = dict(re.findall(r"<!-- doctor: hf-efficient (.*?) -->\n```\n(.*?)```", README, re.DOTALL))
@@ -33,9 +34,9 @@ def project(tiny: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)} | variables
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
 
 
@@ -50,25 +51,50 @@ def test_its_lines_of_python_train(script: str, project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_copied_deepspeed_file_trains_in_a_stock_script(project: Path) -> None:
-    """`config copy` and a script that knows nothing of us: DeepSpeed's engine trains with the plan's stage."""
-    assert "hf_efficient" not in SCRIPTS["zero2.py"]
-    assert "hf-efficient config copy zero2 ." in README
-    copied = _run([sys.executable, "-m", "hf_efficient", "config", "copy", "zero2", "."], project)
-    assert copied.returncode == 0, copied.stderr
-    told = re.search(r"`(accelerate launch --use_deepspeed --num_processes 1) script.py`", README)
-    assert told
-    # The engine says what it is at the end of the script, where the README's reader sees nothing.
-    source = (project / "zero2.py").read_text().replace("Trainer(model", "trainer = Trainer(model")
-    source = source.replace(").train()", ")\ntrainer.train()")
-    engine = (
-        "engine = trainer.model_wrapped\n"
-        "print('ENGINE', type(engine).__name__, engine.zero_optimization_stage(), engine.gradient_clipping())\n"
-    )
-    (project / "script.py").write_text(source + engine)
-    run = _run([*shlex.split(told[1]), "script.py"], project)
+@pytest.mark.launch
+def test_what_it_says_to_who_outgrows_a_card_trains(tiny: Path, project: Path) -> None:
+    """A recipe and a launch file, copied by its commands into somebody's folder: ZeRO-3, by the launcher."""
+    *copies, start = next(iter(LAUNCHED.values())).strip().splitlines()
+    for command in copies:
+        words = shlex.split(command)
+        assert words[0] == "hf-efficient"
+        assert _run([sys.executable, "-m", "hf_efficient", *words[1:]], project).returncode == 0
+    for told, here in (("--num_processes 4", "--num_processes 2 --main_process_port 0"), ("Qwen/Qwen3-8B", str(tiny))):
+        assert told in start
+        start = start.replace(told, here)
+    words = shlex.split(start.replace("causal_lm.py", f"{ROOT}/tests/launch.py causal_lm.py"))
+    run = _run([*words, "--max_steps", "3", "--seq-len", "32"], project, SEEN_IN=str(project))
     assert run.returncode == 0, (run.stdout + run.stderr)[-3000:]
-    assert "ENGINE DeepSpeedEngine 2 1.0" in run.stdout
+    facts = json.loads((project / "rank1.json").read_text())
+    assert (facts["engine"], facts["stage"], facts["processes"], len(facts["losses"])) == ("DeepSpeedEngine", 3, 2, 3)
+    assert facts["weights"] == pytest.approx(0.5, abs=0.01)
+    assert re.search(r"launcher +ZeRO stage 3", run.stdout), run.stdout[-3000:]
+
+
+def test_the_launch_files_that_it_names_are_shipped() -> None:
+    """The table of launch files has all of them but the two for one process, and no other."""
+    section = README.split("## Outgrowing one card")[1].split("<!-- launch")[0]
+    named = {
+        name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    shipped = {path.stem for path in (ROOT / "recipes" / "launch").glob("*.yaml")}
+    assert named == shipped - {"single_gpu", "cpu"}
+    assert (ROOT / "recipes" / "launch" / "slurm.sh").is_file()
+
+
+@pytest.mark.slow
+def test_its_memory_of_several_cards_is_a_command(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`memory ... --gpus 4` shows every sharding that the table of launch files has."""
+    from hf_efficient.cli import main
+
+    section = README.split("## Outgrowing one card")[1]
+    (command,) = re.findall(r"`hf-efficient (memory .*?)`", section)
+    small = command.replace("Qwen/Qwen3-8B", str(tiny)).replace("2048", "32")
+    assert main(shlex.split(small)) == 0
+    shown = capsys.readouterr().out
+    assert [row.split()[0] for row in shown.split("by sharding:")[1].splitlines()[2:7]] == [
+        "none", "zero(1)", "zero(2)", "zero(3)", "fsdp",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", OUTPUTS)
@@ -141,7 +167,7 @@ def test_it_has_the_two_commands_and_no_placeholder() -> None:
     assert OUTPUTS
     assert VERIFIED
     assert DOCTORED
-    assert len(SCRIPTS) == 4
+    assert len(SCRIPTS) == 5
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -18,9 +18,9 @@ TOP_OTHERS = (
     "optimizer", "scheduler", "zero_optimization", "fp16", "bf16", "bfloat16", "torch_autocast",
     "communication_data_type", "seq_parallel_communication_data_type", "gradient_allreduce_op",
     "activation_checkpointing", "aio", "flops_profiler", "autotuning", "tensorboard", "wandb", "csv_monitor", "comet",
-    "comms_logger", "data_efficiency", "data_types", "checkpoint", "writer", "datastates_ckpt", "hybrid_engine",
+    "comms_logger", "data_efficiency", "data_types", "checkpoint", "datastates_ckpt", "hybrid_engine",
     "pipeline", "compile", "timers", "tensor_parallel", "expert_parallel", "weight_quantization", "log_level",
-    "allgather_size", "msamp", "model_info",
+    "allgather_size", "msamp",
 )  # fmt: skip
 TOP = frozenset((*TOP_NUMBERS, *TOP_FLAGS, *TOP_OTHERS))
 """Every key that is read at the top of the file; any other is passed over in silence."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Literal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
 
 from hf_efficient.emit.process import before_plans
 from hf_efficient.plan import Conflict, Plan
@@ -24,6 +27,16 @@ SHARDING = {
     },
 }
 """Engine -> keys of the launch YAML about what is sharded, and the variables in which the launcher hands them on."""
+DS_FIELDS = "ACCELERATE_CONFIG_DS_FIELDS"
+NUMBERS = {
+    "gradient_accumulation_steps": {
+        "trainer": "gradient_accumulation_steps",
+        "accelerator": "gradient_accumulation_steps",
+    },
+    "gradient_clipping": {"trainer": "max_grad_norm", "loop": "max_grad_norm"},
+    "train_micro_batch_size_per_gpu": {"trainer": "per_device_train_batch_size", "dataloader": "batch_size"},
+}
+"""Number of DeepSpeed's engine -> target and key of a plan that say the same."""
 
 
 def launched_processes() -> int:
@@ -41,16 +54,45 @@ def cpu_author() -> Literal["launcher", "machine"]:
     return "launcher" if cpu_asked_by_launcher() else "machine"
 
 
-def take_launchers_precision(plan: Plan, target: Literal["trainer", "accelerator"]) -> Plan:
-    """Return `plan` with the precision that `accelerate launch` asks for, where the plan and you are silent.
+def launchers_file() -> tuple[str, dict[str, Any]]:
+    """Return name and content of the DeepSpeed file that the launcher names; two empty ones where there is none.
 
-    The stack would take it over without a word. Raises Conflict where the plan or you want another: the script
-    would win, and the launcher's file would be wrong about the run; and for fp8 that the plan does not name.
+    Raises ValueError for a file that cannot be read or says nothing of ZeRO.
     """
-    asked = (before_plans(PRECISION) or "no").lower()
+    name = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")
+    if launchers_engine() != "DEEPSPEED" or name == "none":
+        return "", {}
+    try:
+        config = json.loads(Path(name).read_text(encoding="utf-8"))
+        int(config["zero_optimization"].get("stage", 0))
+    except OSError as error:
+        reason = f"cannot be read ({(error.strerror or str(error)).lower()}): it is looked for from the working folder"
+    except json.JSONDecodeError as error:
+        reason = f"is no JSON ({error}): mend it"
+    except (ValueError, LookupError, TypeError, AttributeError):
+        reason = 'says nothing of ZeRO: write "zero_optimization": {"stage": 2} into it'
+    else:
+        return name, config
+    raise ValueError(f"The launcher's DeepSpeed file {name} {reason}, or name another as deepspeed_config_file.")
+
+
+def take_launchers_precision(plan: Plan, target: Literal["trainer", "accelerator"]) -> Plan:
+    """Return `plan` with the launcher's precision and numbers of its engine, where the plan and you are silent.
+
+    The stack would take them over without a word. Call it when your values are in the plan. Raises Conflict where the
+    plan or you want others: the script would win, and the launcher's file would be wrong about the run, or the run
+    would stop late; and for fp8 that the plan does not name.
+    """
+    plan = _take_numbers(plan)
+    asked, off = _asked_precision()
+    wanted, author = _wanted_precision(plan, target, asked)
+    if (wanted or asked) in off:
+        raise Conflict(
+            f"The launcher's DeepSpeed file says {wanted or asked}.enabled: false, {author or 'its YAML'} asks for "
+            f'{wanted or asked}: write "auto" in the file, or keep one of the two.'
+        )
     if asked not in ("bf16", "fp16", "fp8"):
         return plan
-    wanted, author = _wanted_precision(plan, target, asked)
     if asked == "fp8" and not wanted:
         raise Conflict(
             "The launcher asks for fp8 and the plan does not: with accelerate's own defaults the layers in 8 bits "
@@ -61,6 +103,47 @@ def take_launchers_precision(plan: Plan, target: Literal["trainer", "accelerator
     if target == "accelerator":
         return plan.assume(target, {"mixed_precision": asked}, by="launcher")
     return plan.assume(target, {asked: True} if asked != "fp8" else {}, by="launcher")
+
+
+def _asked_precision() -> tuple[str, list[str]]:
+    """Return the precision that the launcher's DeepSpeed file or its YAML asks for, and those that the file rules out.
+
+    A literal true in the file decides in the engine, whatever Accelerator is told.
+    """
+    _, config = launchers_file()
+    says = {precision: (config.get(precision) or {}).get("enabled") for precision in ("bf16", "fp16")}
+    asked = (before_plans(PRECISION) or "no").lower()
+    literal = next((precision for precision, value in says.items() if value is True), asked)
+    if asked not in ("no", literal):
+        raise Conflict(f"The launch YAML asks for {asked}, its DeepSpeed file for {literal}: keep one of the two.")
+    return literal, [precision for precision, value in says.items() if value is False]
+
+
+def _take_numbers(plan: Plan) -> Plan:
+    """Return `plan` with the numbers that the launcher fixes for DeepSpeed's engine. Raises Conflict for others."""
+    for where, key, value in _numbers():
+        instead = "" if where == "YAML" else ", or write auto in the file"
+        for target, name in NUMBERS[key].items():
+            given = plan[target].get(name, value)
+            if given != value:
+                raise Conflict(
+                    f"The launcher's {where} says {key}: {value}, and {name} is {given} (set by "
+                    f"{plan.author(target, name)}): keep one of the two{instead}."
+                )
+            plan = plan.assume(target, {name: value}, by="launcher")
+    return plan
+
+
+def _numbers() -> Iterator[tuple[str, str, int | float]]:
+    """Yield where the launcher fixes a number of the engine, its key and its value; "auto" fixes nothing."""
+    clipping = os.environ.get("ACCELERATE_GRADIENT_CLIPPING", "")
+    if launchers_engine() == "DEEPSPEED" and clipping not in ("", "auto", "none"):
+        yield "YAML", "gradient_clipping", float(clipping)
+    name, config = launchers_file()
+    for key in NUMBERS:
+        value = config.get(key)
+        if isinstance(value, int | float):
+            yield f"DeepSpeed file {name}", key, value
 
 
 def _wanted_precision(plan: Plan, target: Literal["trainer", "accelerator"], asked: str) -> tuple[str, str]:
@@ -88,9 +171,9 @@ def agree_with_launcher(plan: Plan, target: Literal["trainer", "accelerator"]) -
         plan = _take_launchers_steps(plan, target, int(steps))
     if plan.engine == launchers_engine() == "FSDP":
         _require_the_same_sharding(plan)
-    if plan.engine == "DEEPSPEED" and os.environ.get("ACCELERATE_CONFIG_DS_FIELDS"):
+    if plan.engine == "DEEPSPEED" and os.environ.get(DS_FIELDS):
         _require_the_same_sharding(plan)
-        os.environ["ACCELERATE_CONFIG_DS_FIELDS"] = ""
+        os.environ[DS_FIELDS] = ""
     return plan
 
 
@@ -101,6 +184,9 @@ def launched() -> bool:
 
 def launchers_engine() -> str:
     """Return the engine that `accelerate launch` chose for this process: `DEEPSPEED`, `FSDP` or `NO`."""
+    # TrainingArguments(deepspeed=...) deletes ACCELERATE_USE_DEEPSPEED; this one stays.
+    if DS_FIELDS in os.environ:
+        return "DEEPSPEED"
     chosen = (e for e in ("DEEPSPEED", "FSDP") if os.environ.get(f"ACCELERATE_USE_{e}", "").lower() == "true")
     return next(chosen, "NO")
 

@@ -19,7 +19,8 @@ def require_cards() -> None:
     """
     import torch
 
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    # torchrun and accelerate say it in the first, DeepSpeed's own launcher in the second.
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
     cards = torch.accelerator.device_count() if torch.accelerator.is_available() else processes
     if processes > cards:
         shown = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -32,24 +33,28 @@ def require_cards() -> None:
 
 
 def require_offload_folders(plan: Plan) -> None:
-    """Raise ValueError for a folder that `plan` offloads to and that is missing, read-only or full."""
+    """Raise ValueError for a folder that `plan` offloads to and that is unnamed, missing, read-only or full."""
     zero = plan["deepspeed"].get("zero_optimization", {})
     blocks = (zero.get(key) or {} for key in ("offload_optimizer", "offload_param"))
-    for folder in sorted({str(block["nvme_path"]) for block in blocks if block.get("nvme_path")}):
+    for folder in sorted({str(block.get("nvme_path") or "") for block in blocks if block.get("device") == "nvme"}):
+        if not folder:
+            raise ValueError("Offload to nvme needs a folder on a local disk: name it with nvme_path.")
         require_offload_folder(Path(folder))
 
 
 def require_offload_folder(folder: Path) -> None:
     """Raise ValueError where a block cannot be written to `folder`; nothing is left in it."""
-    if not folder.is_dir():
-        raise ValueError(
-            f"There is no folder {folder} to offload to: make it on a local NVMe disk, or name another with nvme_path."
-        )
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file: offloading needs a folder, so name one with nvme_path.")
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".hf_efficient.") as file:
             file.write(bytes(BLOCK))
             file.flush()
             os.fsync(file.fileno())
+    except FileNotFoundError:
+        raise ValueError(
+            f"There is no folder {folder} to offload to: make it on a local NVMe disk, or name another with nvme_path."
+        ) from None
     except OSError as error:
         raise ValueError(
             f"Cannot offload to {folder}: {(error.strerror or str(error)).lower()}. Free it, or name another folder "

@@ -2,54 +2,48 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from hf_efficient.emit.launcher import launchers_engine
-from hf_efficient.plan import Conflict, Plan, flatten
+from hf_efficient.emit.launcher import launchers_engine, launchers_file
+from hf_efficient.plan import Conflict, Plan
 from hf_efficient.tricks import catalogue
 
 BY = "launcher"
 STAGE = "ACCELERATE_DEEPSPEED_ZERO_STAGE"
-FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
 DEVICES = {
     "offload_optimizer": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
     "offload_param": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
 }
 KEPT = ("auto_wrap_policy", "state_dict_type", "cpu_ram_efficient_loading")
 """FSDP's settings in which the launch YAML's own words, where it has any, stand over those of the trick fsdp."""
-
-SAID_TWICE = {
-    "gradient_accumulation_steps": {
-        "trainer": "gradient_accumulation_steps",
-        "accelerator": "gradient_accumulation_steps",
-    },
-    "gradient_clipping": {"trainer": "max_grad_norm", "loop": "max_grad_norm"},
-}
-"""Key of a DeepSpeed file -> target and key of a plan that say the same."""
+WORDS = dict.fromkeys(("y", "yes", "t", "true", "on", "1"), True) | dict.fromkeys(
+    ("n", "no", "f", "false", "off", "0"), False
+)
+"""accelerate's own words for true and false."""
 
 
 def take_launchers_engine(plan: Plan) -> Plan:
     """Return `plan` with the engine that `accelerate launch` chose, as the trick that says the same, by the launcher.
 
-    A plan that names an engine comes back as it is, and so does one under an engine that no trick stands for (ZeRO
-    stage 0, FSDP1): the stack makes that one by itself. A DeepSpeed file of the launcher's is the configuration, word
-    for word.
+    A plan that names an engine keeps it. A DeepSpeed file of the launcher's is the configuration, word for word. An
+    engine that no trick stands for (ZeRO stage 0, FSDP1) is made by accelerate alone, and a note says so.
 
     Raises ValueError for a file that cannot be read and for offload to a disk that the launch YAML cannot name;
-    Conflict where file and plan differ about clipping or accumulation.
+    Conflict where file and plan want different sharding or optimizers.
     """
-    if plan.engine != "NO":
+    name, config = launchers_file()
+    if config and plan.engine in ("NO", "DEEPSPEED"):
+        return _take_file(plan, name, config)
+    fsdp_2 = launchers_engine() == "FSDP" and os.environ.get("FSDP_VERSION") == "2"
+    if plan.engine == "FSDP" and fsdp_2:
+        return _take_words(plan)
+    if plan.engine != "NO" or launchers_engine() == "NO":
         return plan
     if launchers_engine() == "DEEPSPEED":
-        file = os.environ.get(FILE, "none")
-        return _take_file(plan, Path(file)) if file != "none" else _take_stage(plan)
-    if launchers_engine() == "FSDP" and os.environ.get("FSDP_VERSION") == "2":
-        return _take_fsdp(plan)
-    return plan
+        return _take_stage(plan)
+    return _take_fsdp(plan) if fsdp_2 else _left_to_accelerate(plan, "FSDP1", "fsdp_version: 2 shards layer by layer")
 
 
 def _take_stage(plan: Plan) -> Plan:
@@ -60,66 +54,111 @@ def _take_stage(plan: Plan) -> Plan:
             "The launch YAML offloads to nvme, and accelerate hands its path on to nobody: name the folder in the "
             "plan, zero(3, offload='all', nvme_path='/local_nvme'), and take the offload out of the YAML."
         )
+    return _take_zero(plan, stage, devices)
+
+
+def _take_zero(plan: Plan, stage: str, devices: Mapping[str, str]) -> Plan:
+    """Return `plan` with the trick zero of this stage, and with the offload of these devices and no other."""
     if stage not in ("1", "2", "3"):
-        return plan
-    return plan.add(catalogue()["zero"](int(stage), offload=_offload(devices)), by=BY)
-
-
-def _take_file(plan: Plan, file: Path) -> Plan:
-    """Return `plan` with a DeepSpeed file as its configuration; what the plan says must not contradict it."""
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-        zero = config["zero_optimization"]
-        stage = int(zero.get("stage", 0))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"The launcher names the DeepSpeed file {file}, and no ZeRO stage can be read from it ({error}): "
-            "check deepspeed_config_file, which is resolved against the working folder."
-        ) from None
-    for key, ours in SAID_TWICE.items():
-        plan = _agree(plan, key, config.get(key), ours)
-    if stage not in (1, 2, 3):
-        return plan
-    devices = {key: str((zero.get(key) or {}).get("device", "none")) for key in DEVICES}
-    plan = plan.add(catalogue()["zero"](stage, offload=_offload(devices)), by=BY)
-    return plan.drop("deepspeed", plan["deepspeed"]).override("deepspeed", dict(flatten(config)), by=BY)
-
-
-def _agree(plan: Plan, key: str, value: Any, ours: Mapping[str, str]) -> Plan:
-    """Return `plan` with a number of the file's about which it is silent. Raises Conflict where it has another."""
-    if not isinstance(value, int | float):
-        return plan  # "auto" is filled with the plan's
-    for target, name in ours.items():
-        if plan[target].get(name, value) != value:
-            raise Conflict(
-                f"The launcher's DeepSpeed file says {key}: {value}, {plan.author(target, name)} says "
-                f'{plan[target][name]}: write "auto" in the file, or keep one of the two.'
-            )
-        plan = plan.assume(target, {name: value}, by=BY)
+        return _left_to_accelerate(plan, f"ZeRO stage {stage}", "stage 1 and above share the training state")
+    optimizer, weights = (devices[key] not in ("none", "None") for key in DEVICES)
+    offload = "all" if weights else "optimizer" if optimizer else None
+    plan = plan.add(catalogue()["zero"](int(stage), offload=offload), by=BY)
+    if weights and not optimizer:  # no trick says that
+        plan = plan.drop("deepspeed", ["zero_optimization.offload_optimizer"])
+        plan = plan.drop("launch", ["deepspeed_config.offload_optimizer_device"])
     return plan
+
+
+def _left_to_accelerate(plan: Plan, engine: str, instead: str) -> Plan:
+    return plan.note(
+        f"The launcher chose {engine}, for which there is no trick: accelerate makes it from the launcher's words "
+        f"alone, and nothing here knows of it ({instead})."
+    )
+
+
+def _take_file(plan: Plan, name: str, config: dict[str, Any]) -> Plan:
+    """Return `plan` with a DeepSpeed file as its configuration; what the plan names must not contradict it."""
+    if plan["deepspeed"] == config:
+        return plan
+    zero = config["zero_optimization"]
+    plan = _require_no_other_optimizer(plan, name, config)
+    if plan.engine == "NO":
+        devices = {key: str((zero.get(key) or {}).get("device", "none")) for key in DEVICES}
+        plan = _take_zero(plan, str(zero.get("stage", 0)), devices)
+        if plan.engine == "NO":
+            return plan
+    else:
+        _require_the_files_sharding(plan, name, zero)
+        plan = plan.note(f"The launcher's DeepSpeed file {name} is the configuration, with all its keys.")
+    return plan.drop("deepspeed", plan["deepspeed"]).override("deepspeed", dict(_leaves(config)), by=BY)
+
+
+def _require_the_files_sharding(plan: Plan, name: str, zero: Mapping[str, Any]) -> None:
+    ours = plan["deepspeed"]["zero_optimization"]
+    for key in ("stage", *DEVICES):
+        mine, theirs = (
+            block.get(key, 0) if key == "stage" else (block.get(key) or {}).get("device") or "none"
+            for block in (ours, zero)
+        )
+        if mine != theirs:
+            author = plan.author("launch", "distributed_type")
+            raise Conflict(
+                f"The launcher's DeepSpeed file {name} says {key}: {theirs}, {author} says {mine}: keep one of the two."
+            )
+
+
+def _require_no_other_optimizer(plan: Plan, name: str, config: Mapping[str, Any]) -> Plan:
+    """Raise Conflict for an optimizer block beside an optimizer of the plan's; note what a block decides otherwise."""
+    block = (config.get("optimizer") or {}).get("type")
+    author = plan.author("optimizer", "name")
+    if block and author:
+        raise Conflict(
+            f"The launcher's DeepSpeed file {name} has an optimizer block ({block}), which would take the place of "
+            f"{author} without a word: take the block out, or {author}."
+        )
+    decided = [key for key in ("optimizer", "scheduler") if config.get(key)]
+    return plan.note(
+        *(f"The launcher's DeepSpeed file {name} decides the {key}: {config[key].get('type')}." for key in decided)
+    )
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a nested mapping, their keys joined by dots; an empty mapping is a leaf."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def _take_fsdp(plan: Plan) -> Plan:
-    def says(key: str, otherwise: str) -> str:
-        return os.environ.get(f"FSDP_{key.upper()}", otherwise)
-
     trick = catalogue()["fsdp"](
-        reshard_after_forward=says("reshard_after_forward", "true").lower() == "true",
-        offload=says("offload_params", "false").lower() == "true",
+        reshard_after_forward=_says("reshard_after_forward", "true"), offload=_says("offload_params", "false")
     )
-    plan = plan.add(trick, by=BY)
-    for key in KEPT:
-        word = os.environ.get(f"FSDP_{key.upper()}")
-        if word and word != "None":
-            value = word.lower() == "true" if word.lower() in ("true", "false") else word
-            for target, place in (("trainer", "fsdp_config"), ("accelerator", "fsdp_plugin")):
-                plan = plan.override(target, {f"{place}.{key}": value}, by=BY)
+    plan = _take_words(plan.add(trick, by=BY))
     silent = not any(one.family == "checkpointing" for one in plan.tricks)
-    if silent and says("activation_checkpointing", "false").lower() == "true":
-        plan = plan.add(catalogue()["activation_checkpointing"](), by=BY)
+    if silent and _says("activation_checkpointing", "false"):
+        offload = _says("activation_checkpointing_offload", "false")
+        plan = plan.add(catalogue()["activation_checkpointing"](offload=offload), by=BY)
     return plan
 
 
-def _offload(devices: Mapping[str, str]) -> Literal["optimizer", "all"] | None:
-    optimizer, weights = (devices[key] not in ("none", "None") for key in ("offload_optimizer", "offload_param"))
-    return "all" if weights else "optimizer" if optimizer else None
+def _take_words(plan: Plan) -> Plan:
+    """Return `plan` with the launch YAML's own words about wrapping, loading and saving under FSDP2."""
+    for key in KEPT:
+        word = os.environ.get(f"FSDP_{key.upper()}")
+        if word and word != "None":
+            value = WORDS.get(word.lower(), word)
+            for target, place in (("trainer", "fsdp_config"), ("accelerator", "fsdp_plugin")):
+                if plan[target].get(place, {}).get(key) != value:
+                    plan = plan.override(target, {f"{place}.{key}": value}, by=BY)
+    return plan
+
+
+def _says(key: str, otherwise: str) -> bool:
+    """Return what the launch YAML says about a switch of FSDP2; raise ValueError where it is none."""
+    word = os.environ.get(f"FSDP_{key.upper()}", otherwise)
+    if word.lower() not in WORDS:
+        raise ValueError(f"The launch YAML says fsdp_{key}: {word}, and FSDP2 takes true or false: write one of them.")
+    return WORDS[word.lower()]

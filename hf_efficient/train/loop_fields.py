@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from hf_efficient.plan import Plan
@@ -22,6 +23,10 @@ OPTIONS = (
     "logging_steps",
     "seed",
     "output_dir",
+    "save_strategy",
+    "save_steps",
+    "save_total_limit",
+    "resume_from_checkpoint",
 )
 """Fields that the loop itself reads, under their own names in the target `loop`."""
 
@@ -49,6 +54,11 @@ def loop_plan(plan: Plan, given: Mapping[str, Any], defaults: Mapping[str, Any])
     from transformers import TrainingArguments
 
     _refuse(given)
+    if given.get("save_strategy") == "best":
+        raise ValueError(
+            "--save_strategy best saves after evaluations, and this loop evaluates before and after its run: "
+            "take steps, epoch or no."
+        )
     for name, value in given.items():
         target, key = HONOURED[name]
         value = os.path.expanduser(value) if name == "output_dir" else value
@@ -71,6 +81,18 @@ def run_length(options: Mapping[str, Any], batches: int, steps: int) -> tuple[in
     updates = options["max_steps"] if options["max_steps"] > 0 else math.ceil(epochs)
     warmup = options["warmup_steps"]
     return updates, int(warmup) if warmup >= 1 else math.ceil(updates * warmup)
+
+
+def save_is_due(options: SimpleNamespace, done: int, *, updates: int, epoch_ended: bool) -> bool:
+    """Say whether a checkpoint is to be saved after `done` of `updates`, by Trainer's rules (DefaultFlowCallback).
+
+    `save_steps` below 1 is a share of the updates; with `steps` and `epoch` the last update is saved too.
+    """
+    every = options.save_steps if options.save_steps >= 1 else math.ceil(updates * options.save_steps)
+    last = done >= updates
+    if options.save_strategy == "epoch":
+        return last or epoch_ended
+    return bool(options.save_strategy == "steps" and (last or (every > 0 and done % every == 0)))
 
 
 def _refuse(given: Mapping[str, Any]) -> None:

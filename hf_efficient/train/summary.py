@@ -24,6 +24,8 @@ def plan_text(plan: Plan, targets: tuple[str, ...]) -> str:
     for setting in plan.settings:
         if setting.key == "deepspeed" and isinstance(setting.value, dict):
             lines.setdefault(setting.by, []).append(f"ZeRO stage {setting.value['zero_optimization']['stage']}")
+        elif setting[:2] == ("deepspeed", "zero_optimization.stage") and "accelerator" in targets:
+            lines.setdefault(setting.by, []).append(f"ZeRO stage {setting.value}")
         elif setting.target in targets:
             shown = "<hidden>" if setting.key.endswith("_token") else setting.value
             lines.setdefault(setting.by, []).append(f"{setting.key}={shown}")

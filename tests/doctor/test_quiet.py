@@ -10,6 +10,7 @@ import pytest
 from hf_efficient.checks.run import run_checks
 from hf_efficient.doctor import examine_files
 from hf_efficient.emit.targets import Options, emit
+from hf_efficient.machine import this_machine
 from hf_efficient.merge import make_plan
 from hf_efficient.presets import PRESETS
 from hf_efficient.reading.installed import folder
@@ -48,6 +49,25 @@ def test_our_deepspeed_files_are_fine(path: Path) -> None:
     assert not _serious([path])
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes" / "launch").iterdir()), ids=lambda path: path.name)
+def test_our_launch_files_are_fine(path: Path) -> None:
+    """No error and no warning, alone and beside each recipe; cpu.yaml where there is no GPU to leave idle."""
+    if path.stem == "cpu" and this_machine().accelerator:
+        pytest.skip("this machine has a GPU")
+    assert not _serious([path])
+    for recipe in sorted((ROOT / "recipes").glob("*.py")):
+        assert not _serious([path, recipe])
+
+
+def test_address_and_rank_are_left_to_the_command_line_by_both_or_neither(tmp_path: Path) -> None:
+    """A file for two machines that has a rank and no address is warned of; ours, which has neither, is not."""
+    text = (ROOT / "recipes" / "launch" / "two_nodes.yaml").read_text()
+    (tmp_path / "ours.yaml").write_text(text)
+    (tmp_path / "rank.yaml").write_text(text + "machine_rank: 0\n")
+    assert not _serious([tmp_path / "ours.yaml"])
+    assert "without main_process_ip" in _serious([tmp_path / "rank.yaml"])[0]
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_what_our_presets_emit_is_fine(name: str, tmp_path: Path) -> None:
     """Each file that a preset fills, alone and all of them together; on a card that the preset is made for."""
@@ -61,6 +81,10 @@ def test_what_our_presets_emit_is_fine(name: str, tmp_path: Path) -> None:
         (tmp_path / file).write_text(text)
         made.append(tmp_path / file)
     gpu = "T4" if "fp16" in json.dumps([trick.name for trick in plan.tricks]) else "A100-80GB"
+    if plan["trainer"].get("use_cpu"):
+        if this_machine().accelerator:
+            pytest.skip("this preset is for machines without a GPU")
+        gpu = None
     assert made
     for path in made:
         assert not _serious([path], gpu)

@@ -182,7 +182,8 @@ def launch_several_machines(launch: Settings) -> Iterator[Finding]:
 
     Every machine runs the same command with its own machine_rank (0 by default), and meets the others at
     main_process_ip:main_process_port. num_processes counts the processes of all machines: each starts
-    num_processes // num_machines (prepare_multi_gpu_env).
+    num_processes // num_machines (prepare_multi_gpu_env). A file that names neither address nor rank leaves both to
+    the command line, which is no mistake of the file.
     """
     machines, count = launch.number("num_machines"), launch.number("num_processes")
     if machines is UNKNOWN or machines < 2 or launch.open:
@@ -190,8 +191,10 @@ def launch_several_machines(launch: Settings) -> Iterator[Finding]:
     zero = launch.get("distributed_type") == "DEEPSPEED"
     direct = not zero or launch.text("deepspeed_config.deepspeed_multinode_launcher") == "standard"
     named = launch.said("main_process_ip") and launch.get("main_process_ip") is not None
+    for_all = launch.said("compute_environment") and not launch.said("machine_rank")
     if not named and launch.text("rdzv_backend") in ("", "static") and direct:
-        yield warning(
+        level = info if for_all else warning
+        yield level(
             f"num_machines {machines} without main_process_ip",
             why="The machines do not find each other: accelerate uses the address None, or asserts.",
             fix="Write main_process_ip and main_process_port of the machine of rank 0 (or pass --main_process_ip).",
