@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hf_efficient.effective_batch import at_processes, effective_batch
+from hf_efficient.emit.engine_rules import fit_every_door
 from hf_efficient.machine import Machine, cards
 from hf_efficient.merge import make_plan, parse
 from hf_efficient.plan import Plan
@@ -79,7 +80,7 @@ def figures(doc: str) -> list[str]:
 
 def plan_report(plan: Plan, machine: Machine, processes: int) -> Row:
     """Return a plan on `processes` as data, with what `machine` lacks for it and what would be faster there."""
-    settled = at_processes(plan, processes)
+    settled = fit_every_door(at_processes(plan, processes))
     return {
         "settings": _settings(settled),
         "unmet": plan.unmet(machine),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
@@ -35,8 +36,14 @@ def sum_gradients() -> None:
 
 
 def keep_gradients() -> None:
-    """Let every process update by its own gradients."""
+    """Let every process update by its own gradients, its share of them under ZeRO 1 and 2."""
     import torch
+
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+        DeepSpeedZeroOptimizer.average_tensor = lambda *_: None
+        return
 
     def hook(_, bucket):
         done = torch.futures.Future()

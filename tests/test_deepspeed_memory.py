@@ -54,11 +54,11 @@ def test_offload_leaves_weights_alone_on_the_card() -> None:
 
 
 def test_host_memory_is_shared_by_the_cards() -> None:
-    """All cards together take what one takes, at least 14 bytes per parameter, and with the weights 2 more."""
+    """All cards together take what one takes, at least 18 bytes per parameter, and with the weights 2 more."""
     for row in (row for row in ROWS if row["gpus"] > 1):
         one = _row(row["model"], row["file"], 1)
         assert row["host_gib"] * row["gpus"] == pytest.approx(one["host_gib"], rel=1e-3, abs=0.01)
-        assert ("offload" in row["file"]) == (row["host_gib"] * GIB * row["gpus"] >= 13.9 * row["params"])
+        assert ("offload" in row["file"]) == (row["host_gib"] * GIB * row["gpus"] >= 17.9 * row["params"])
     for model in {row["model"] for row in ROWS}:
         optimizer, weights = (_row(model, f"zero3_offload{kind}", 1)["host_gib"] for kind in ("", "_params"))
         assert weights - optimizer == pytest.approx(2 * _row(model, "zero3", 1)["params"] / GIB, rel=1e-3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ ARMS = [
     for engine in ENGINES
     for recipe in (TRAINER, LOOP)
 ]
-BF16 = Bound(loss=0.0, norm=0.0, weights=0.0)
-Arm = Callable[..., Launched]
+BF16 = Bound(loss=5e-3, norm=4e-2, weights=2e-2)
+"""Three times what was measured: 1.8e-3, 1.1e-2 and 7.6e-3. Clipping left out in fp32 moves a loss by 1.4e-2."""
 
 
 def train(
@@ -125,12 +125,14 @@ def test_the_reference_would_notice(reference: Training) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_reported(fault: str, common: Path, reference: Training, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("engine", "fault"), [*(("ddp", fault) for fault in FAULTS), ("zero(2)", "kept gradients")])
+def test_a_planted_fault_is_reported(
+    engine: str, fault: str, common: Path, reference: Training, tmp_path: Path
+) -> None:
     """Data that are not shared out, gradients summed or not exchanged, and clipping left out are differences."""
-    run = train(LOOP, "ddp", common=common, here=tmp_path, env={"PLANT": fault})
+    run = train(LOOP, engine, common=common, here=tmp_path, env={"PLANT": fault})
     ours = training_of(run, tmp_path / "saved")
-    print(fault, distances(ours, reference), difference(ours, reference))
+    print(engine, fault, distances(ours, reference), difference(ours, reference))
     assert difference(ours, reference)
 
 
@@ -170,7 +172,7 @@ def test_a_plan_without_clipping(
 
 @pytest.mark.slow
 def test_bf16_under_an_engine_is_bf16_on_one_process(common: Path, reference: Training, tmp_path: Path) -> None:
-    """ZeRO-3 in bf16, whose weights are rounded, stays as near to one process's autocast as either stays to fp32."""
+    """ZeRO-3, which rounds its weights, is within bf16's bound of one process's autocast, and neither within fp32's."""
     plan = (*PLAN, "bf16")
     one = train(TRAINER, None, common=common, here=tmp_path / "one", plan=plan)
     two = train(LOOP, "zero(3)", common=common, here=tmp_path / "two", plan=plan)
@@ -178,6 +180,7 @@ def test_bf16_under_an_engine_is_bf16_on_one_process(common: Path, reference: Tr
     print("bf16 zero(3) - one", distances(ours, theirs))
     print("bf16 zero(3) - fp32", distances(ours, reference), "bf16 one - fp32", distances(theirs, reference))
     assert not difference(ours, theirs, BF16)
+    assert all(difference(training, reference) for training in (ours, theirs))
 
 
 @pytest.mark.slow

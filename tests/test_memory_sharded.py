@@ -51,7 +51,7 @@ def test_offloading_moves_the_states_to_the_host() -> None:
     """Offload leaves 16-bit weights, or next to nothing, on the card; the host holds a rank's share."""
     optimizer, everything = of("zero(3, offload='optimizer')"), of("zero(3, offload='all')")
     assert optimizer.breakdown["optimizer"] == everything.breakdown["optimizer"] == 0
-    assert optimizer.host_gib * GIB == pytest.approx(14 * optimizer.params / 4, rel=0.01)
+    assert optimizer.host_gib * GIB == pytest.approx(18 * optimizer.params / 4, rel=0.01)
     assert everything.host_gib > optimizer.host_gib
     assert everything.breakdown["weights"] < optimizer.breakdown["weights"]
 

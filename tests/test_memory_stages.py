@@ -145,8 +145,10 @@ def test_what_cannot_be_combined_is_a_row_with_the_reason(tried: Mapping[str, An
     assert whys["zero(3)"] == "zero(3) cannot shard this."
     assert "adamw_bnb_8bit cannot update" in whys["fsdp"]
     quantized = {stage.plan: stage.why for stage in _of("bf16", "qlora", "zero(2)").stages}
-    assert "Stage 3 shards no quantized weights" in quantized["zero(3)"]
     assert not quantized["zero(2)"]
+    factored = {stage.plan: stage.why for stage in _of("bf16", "adafactor", "zero(2)").stages}
+    assert "one flat row of all weights" in factored["zero(2)"]
+    assert "adafactor cannot update" in factored["fsdp"]
     assert not whys[NONE]
     assert not whys["zero(1)"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import runpy
@@ -164,6 +165,18 @@ def test_a_full_or_read_only_disk_is_refused(options: str, reason: str, tmp_path
     )
     assert f"ValueError: Cannot offload to {tmp_path}: {reason}" in run.stderr
     assert "Free it, or name another folder with nvme_path." in run.stderr
+
+
+def test_a_disk_that_refuses_late_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File systems that allocate late, such as NFS, are full only when the block is synced."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ValueError, match=f"Cannot offload to {tmp_path}: no space left on device"):
+        require_offload_folder(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_disk_with_room_is_left_as_it_was(tmp_path: Path) -> None:

@@ -33,13 +33,13 @@ def main(request: pytest.FixtureRequest) -> Main:
 
 @pytest.fixture(scope="session")
 def flags(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A tiny model with dropout, and texts for an epoch of five updates, the last of them of one micro-batch."""
+    """A tiny model with dropout, and texts for an epoch of six updates, the last of them of one micro-batch."""
     folder = tmp_path_factory.mktemp("resume")
     model, data = folder / "model", folder / "notes.jsonl"
     shutil.copytree(tiny, model)
     config = json.loads((model / "config.json").read_text()) | {"attention_dropout": 0.3}
     (model / "config.json").write_text(json.dumps(config))
-    texts = [" ".join(f"w{(number * 7 + i) % 100}" for i in range(4 + number)) for number in range(20)]
+    texts = [" ".join(f"w{(number * 7 + i) % 100}" for i in range(4 + number)) for number in range(19)]
     data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return [
         "--model", str(model), "--data", str(data), "--seq-len", "16", "--learning_rate", "0.01", "--max_steps", "12",
@@ -69,13 +69,157 @@ def assert_same_end(whole: Path, resumed: Path) -> None:
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("more", [(), ("data_loading(1)",), ("data_loading(0)", "length_grouping")], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [(), ("data_loading(1)",), pytest.param(("data_loading(0)", "length_grouping"), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_it_goes_on_as_if_nothing_had_happened(
     main: Main, flags: list[str], more: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Within an epoch, at its end and in the next, with dropout: the same losses and the same weights, to the bit."""
     main([*flags, *plan(*more), "--output_dir", str(tmp_path / "whole")])
-    for update in (3, 5, 7):
+    for update in (3, 6, 7):
         found, out = tmp_path / "whole" / f"checkpoint-{update}", tmp_path / str(update)
         main([*flags, *plan(*more), "--output_dir", str(out), "--resume_from_checkpoint", str(found)])
         assert_same_end(tmp_path / "whole", out)
+
+
+@pytest.fixture
+def trained(main: Main, flags: list[str], tmp_path: Path) -> list[str]:
+    """The flags of a run of three updates that has left its checkpoints, and is to go on from the newest."""
+    asked = [*flags, *plan(), "--output_dir", str(tmp_path), "--max_steps", "3"]
+    main(asked)
+    return [*asked, "--resume_from_checkpoint", "true"]
+
+
+def refusal(main: Main, flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the one sentence with which a recipe stops before it loads anything."""
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(main.__globals__, "load_causal_lm", lambda *_: pytest.fail("the model is loaded"))
+        with pytest.raises(SystemExit) as stopped:
+            main(flags)
+    assert stopped.value.code == 2
+    (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    return sentence
+
+
+@pytest.mark.launch
+def test_another_batch_or_number_of_processes_is_refused(
+    main: Main, trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sentence names both numbers and what to do; nothing is loaded."""
+    other = [word.replace("effective=4", "effective=8") for word in trained]
+    said = refusal(main, other, capsys)
+    assert "checkpoint-3 is of a run with 4 samples per update and this one has 8" in said
+    note = tmp_path / "checkpoint-3" / "run.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"processes": 2}))
+    said = refusal(main, trained, capsys)
+    assert "checkpoint-3 is of 2 processes and this run has 1" in said
+    assert "--num_processes 2" in said
+
+
+@pytest.mark.launch
+def test_a_half_written_checkpoint_is_not_taken_in_silence(
+    main: Main, trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is missing or cut off is named, with the checkpoint before; a half-written folder is none."""
+    folder = tmp_path / "checkpoint-3"
+    optimizer = next(folder.glob("optimizer.*"))
+    whole = optimizer.read_bytes()
+    for kept in (b"", whole[: len(whole) // 2]):
+        optimizer.write_bytes(kept)
+        said = refusal(main, trained, capsys)
+        assert (
+            f"checkpoint-3 is half-written, as when a run ends while it saves: it has only a part of {optimizer.name}"
+        )
+        assert said.endswith(f"Delete it and resume from {tmp_path / 'checkpoint-2'}.")
+    optimizer.write_bytes(whole)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert "a part of model.safetensors" in refusal(main, trained, capsys)
+    for path in folder.glob("r*_state*"):
+        path.unlink()
+    assert "has no r" in refusal(main, trained, capsys)
+    folder.rename(tmp_path / "tmp-checkpoint-3")
+    main(trained)
+    assert losses(tmp_path / "checkpoint-3")
+
+
+@pytest.mark.launch
+def test_trainers_own_files_tell_how_many_processes_wrote_them(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without our note a stock checkpoint is counted by its files of random numbers, or by DeepSpeed's shards."""
+    main = main_of("causal_lm")
+    asked = [*flags, *plan(), "--output_dir", str(tmp_path), "--max_steps", "1"]
+    main(asked)
+    folder = tmp_path / "checkpoint-1"
+    asked += ["--resume_from_checkpoint", "true"]
+    assert "has made the 1 updates of --max_steps" in refusal(main, asked, capsys)
+    (folder / "run.json").unlink()
+    asked += ["--max_steps", "2"]
+    state = (folder / "rng_state.pth").rename(folder / "rng_state_0.pth")
+    assert "has no rng_state.pth" in refusal(main, asked, capsys)
+    shutil.copy(state, folder / "rng_state_1.pth")
+    assert "checkpoint-1 is of 2 processes and this run has 1" in refusal(main, asked, capsys)
+    (folder / "global_step1").mkdir()
+    (folder / "global_step1" / "bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt").touch()
+    said = refusal(main, asked, capsys)
+    assert "checkpoint-1 is of 4 processes" in said
+    assert f"begin anew from its weights with --model {folder}" in said
+
+
+def test_each_door_takes_its_own_checkpoints(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loop does not go on from Trainer's folders."""
+    (tmp_path / "run.json").write_text(json.dumps({"processes": 1}))
+    said = refusal(main_of("accelerate_loop"), [*flags, "--resume_from_checkpoint", str(tmp_path)], capsys)
+    assert "is no checkpoint of this loop" in said
+    said = refusal(main_of("accelerate_loop"), [*flags, "--save_strategy", "best"], capsys)
+    assert "take steps, epoch or no" in said
+
+
+@pytest.mark.launch
+def test_the_loop_keeps_as_many_as_asked(flags: list[str], tmp_path: Path) -> None:
+    """`--save_total_limit` deletes the oldest; what a save that was interrupted left behind goes too."""
+    (tmp_path / "tmp-checkpoint-9").mkdir()
+    asked = [*flags, *plan(), "--output_dir", str(tmp_path), "--max_steps", "5", "--save_total_limit", "2"]
+    main_of("accelerate_loop")(asked)
+    assert {path.name for path in tmp_path.glob("*checkpoint*")} == {"checkpoint-4", "checkpoint-5"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "steps", "saved"),
+    [
+        ("steps", 4, [4, 8, 10]),
+        ("steps", 0.3, [3, 6, 9, 10]),
+        ("steps", 500, [10]),
+        ("epoch", 4, [6, 10]),
+        ("no", 1, []),
+    ],
+)
+def test_the_loop_saves_when_trainer_does(strategy: str, steps: float, saved: list[int]) -> None:
+    """Ten updates, six to an epoch; a step below 1 is a share of them."""
+    options = SimpleNamespace(save_strategy=strategy, save_steps=steps)
+    due = [n for n in range(1, 11) if save_is_due(options, n, updates=10, epoch_ended=n == 6)]
+    assert due == saved
+
+
+def test_machines_that_share_no_folder_each_see_their_own_files(tmp_path: Path) -> None:
+    """Two of four ranks' files are a checkpoint of two on one machine, and of four where there are two machines."""
+    from hf_efficient.train import checkpoints, resume
+
+    for rank in (0, 1):
+        (tmp_path / f"rng_state_{rank}.pth").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "4")
+        assert resume._processes(tmp_path, 4) == 2
+        assert checkpoints.ranks_here(4) == [0, 1, 2, 3]
+        patch.setenv("LOCAL_WORLD_SIZE", "2")
+        patch.setenv("RANK", "1")
+        assert resume._processes(tmp_path, 4) == 4
+        assert checkpoints.ranks_here(4) == [1]
+        assert resume._processes(tmp_path, 1) == 2

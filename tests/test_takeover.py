@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
-from launched import ROOT, launch
+from launched import ROOT, finish, launch
 
 from hf_efficient.emit.accelerator import accelerator_keywords
 from hf_efficient.emit.launcher import launchers_engine
-from hf_efficient.emit.loop import settle_loop
+from hf_efficient.emit.loop import dataloader_keywords, settle_loop
 from hf_efficient.emit.takeover import take_launchers_engine
 from hf_efficient.emit.trainer import settle
 from hf_efficient.merge import make_plan
@@ -273,6 +273,14 @@ def test_a_number_in_the_launchers_file_is_taken_or_a_conflict(
         settled(make_plan(differs))
 
 
+def test_the_loader_has_the_batch_of_the_launchers_file(launched: Launcher) -> None:
+    """The engine counts its batches by the file's number, so the loader must have that many rows."""
+    launched(**file_yaml(train_micro_batch_size_per_gpu=4))
+    assert dataloader_keywords(make_plan("safe"))["batch_size"] == 4
+    with pytest.raises(Conflict, match="train_micro_batch_size_per_gpu: 4"):
+        dataloader_keywords(make_plan("safe"), batch_size=2)
+
+
 def test_your_own_value_against_the_launchers_is_a_conflict(launched: Launcher) -> None:
     """What you pass is held against file and YAML alike, before the arguments are built."""
     launched(**file_yaml(gradient_clipping=1.0, gradient_accumulation_steps=2))
@@ -442,16 +450,17 @@ def test_torchrun_makes_the_engine_of_the_plan(flags: list[str], tmp_path: Path)
         "import os, sys, engines, launch\nengines.start_deepspeed()\nos._exit(launch.main(sys.argv[1], sys.argv[2:]))\n"
     )
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    run = subprocess.run(
-        ["torchrun", "--nproc_per_node", "2", "--master_port", "0", str(script)]
-        + [str(ROOT / "recipes" / "accelerate_loop.py"), *flags, "zero(3)"],
+    command = ["torchrun", "--standalone", "--nproc_per_node", "2", str(script)]
+    run = subprocess.Popen(
+        [*command, str(ROOT / "recipes" / "accelerate_loop.py"), *flags, "zero(3)"],
         env=os.environ | {"PATH": path, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "SEEN_IN": str(tmp_path)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
-        check=False,
+        start_new_session=True,
     )
-    assert run.returncode == 0, run.stderr[-3000:]
-    facts = json.loads((tmp_path / "rank1.json").read_text())
+    done = finish(run, folder=tmp_path)
+    assert done.returncode == 0, done.output[-3000:]
+    facts = done.ranks[1]
     assert (facts["engine"], facts["stage"], facts["processes"]) == ("DeepSpeedEngine", 3, 2)
     assert facts["weights"] == pytest.approx(0.5, abs=0.01)

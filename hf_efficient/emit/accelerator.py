@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_efficient.emit.deepspeed import ADAMW, loop_config, loop_settings, refuse_replaced_optimizer
-from hf_efficient.emit.fsdp import own_checkpointing, refuse_unsharded_optimizer
+from hf_efficient.emit.deepspeed import loop_config, loop_settings
+from hf_efficient.emit.engine_rules import STOCK, fit_engine
+from hf_efficient.emit.fsdp import own_checkpointing
 from hf_efficient.plan import Plan
 
 CLASSES = {
@@ -77,11 +78,9 @@ def accelerator_keywords(plan: Plan, launchers_engine: str = "NO") -> dict[str, 
 
     Where the launcher chose DeepSpeed and the plan is silent, its engine is told the plan's clipping and accumulation.
     """
-    optimizer = str(plan["optimizer"].get("name", ADAMW[-1]))
-    refuse_unsharded_optimizer(plan, optimizer)
+    plan = fit_engine(plan, optimizer=str(plan["optimizer"].get("name", STOCK)))
     keywords: dict[str, Any] = {"dataloader_config": SAME_ORDER} | own_checkpointing(plan, "accelerator")["accelerator"]
     if plan.engine == "DEEPSPEED":
-        refuse_replaced_optimizer(plan, optimizer)
         keywords.setdefault("deepspeed_plugin", {"hf_ds_config": loop_config(plan)})
     elif launchers_engine == "DEEPSPEED":
         keywords.setdefault("deepspeed_plugin", loop_settings(plan))

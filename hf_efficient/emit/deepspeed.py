@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hf_efficient.plan import Conflict, Plan
-
-ADAMW = ("adamw_torch", "adamw_torch_fused")
+from hf_efficient.plan import Plan
 
 
 def deepspeed_json(plan: Plan) -> str:
@@ -33,12 +31,3 @@ def loop_settings(plan: Plan) -> dict[str, Any]:
         "gradient_accumulation_steps": plan["accelerator"].get("gradient_accumulation_steps", 1),
         "gradient_clipping": plan["loop"].get("max_grad_norm", 0.0),
     }
-
-
-def refuse_replaced_optimizer(plan: Plan, optimizer: str) -> None:
-    """Raise Conflict for an optimizer that accelerate would exchange for DeepSpeed's CPU AdamW without a word."""
-    if "offload_optimizer" in plan["deepspeed"].get("zero_optimization", {}) and optimizer not in ADAMW:
-        raise Conflict(
-            f"{plan.author('launch', 'distributed_type')} updates on the CPU with DeepSpeed's AdamW, which would take "
-            f"the place of {optimizer}: leave the offload or the optimizer out."
-        )

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from hf_efficient.emit.deepspeed import ADAMW, refuse_replaced_optimizer
-from hf_efficient.emit.fsdp import own_checkpointing, refuse_unsharded_optimizer
+from hf_efficient.emit.engine_rules import STOCK, fit_engine
+from hf_efficient.emit.fsdp import own_checkpointing
 from hf_efficient.emit.loader import drop_what_needs_workers
 from hf_efficient.plan import Plan
 
@@ -50,10 +50,8 @@ def sft_remarks(plan: Plan) -> tuple[str, ...]:
 def complete(plan: Plan) -> Plan:
     """Return `plan` with what TrainingArguments must be told besides: the engine's configuration and some silences."""
     plan = own_checkpointing(drop_what_needs_workers(plan, "trainer"), "trainer")
-    optimizer = str(plan["trainer"].get("optim", ADAMW[-1]))
-    refuse_unsharded_optimizer(plan, optimizer)
+    plan = fit_engine(plan, optimizer=str(plan["trainer"].get("optim", STOCK)))
     if plan.engine == "DEEPSPEED":
-        refuse_replaced_optimizer(plan, optimizer)
         plan = plan.assume("trainer", {"deepspeed": plan["deepspeed"]}, by=plan.author("launch", "distributed_type"))
     if plan["trainer"].get("torch_compile"):
         # transformers turns tf32 on with torch_compile where nobody mentions it; a plan without tf32 means without.

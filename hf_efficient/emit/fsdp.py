@@ -1,4 +1,4 @@
-"""What FSDP does in its own way: activation checkpointing, and the optimizers that it cannot shard."""
+"""What FSDP does in its own way: activation checkpointing, and the plugin that no second one may replace."""
 
 from __future__ import annotations
 
@@ -47,18 +47,6 @@ def preparations(plan: Plan) -> dict[str, MethodCall | FunctionCall]:
         for trick in plan.tricks
         if trick.prepare is not None and not (plan.engine == "FSDP" and trick.family == "checkpointing")
     }
-
-
-def refuse_unsharded_optimizer(plan: Plan, optimizer: str) -> None:
-    """Raise Conflict for an optimizer whose first update under FSDP2 ends in an error about its DTensors."""
-    bitsandbytes = "bnb" in optimizer or optimizer.endswith(("8bit", "32bit")) or optimizer == "ademamix"
-    if plan.engine == "FSDP" and (
-        optimizer in ("adafactor", "apollo_adamw") or (bitsandbytes and "torch" not in optimizer)
-    ):
-        raise Conflict(
-            f"{plan.author('launch', 'distributed_type')} shards every weight as a DTensor, which {optimizer} cannot "
-            "update: take zero in its place, or adamw_fused for the optimizer."
-        )
 
 
 def refuse_second_plugin(plan: Plan, yours: Mapping[str, Any]) -> None:

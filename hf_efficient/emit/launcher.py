@@ -76,14 +76,14 @@ def launchers_file() -> tuple[str, dict[str, Any]]:
     raise ValueError(f"The launcher's DeepSpeed file {name} {reason}, or name another as deepspeed_config_file.")
 
 
-def take_launchers_precision(plan: Plan, target: Literal["trainer", "accelerator"]) -> Plan:
+def take_launchers_words(plan: Plan, target: Literal["trainer", "accelerator"]) -> Plan:
     """Return `plan` with the launcher's precision and numbers of its engine, where the plan and you are silent.
 
     The stack would take them over without a word. Call it when your values are in the plan. Raises Conflict where the
     plan or you want others: the script would win, and the launcher's file would be wrong about the run, or the run
     would stop late; and for fp8 that the plan does not name.
     """
-    plan = _take_numbers(plan)
+    plan = take_numbers(plan)
     asked, off = _asked_precision()
     wanted, author = _wanted_precision(plan, target, asked)
     if (wanted or asked) in off:
@@ -119,7 +119,7 @@ def _asked_precision() -> tuple[str, list[str]]:
     return literal, [precision for precision, value in says.items() if value is False]
 
 
-def _take_numbers(plan: Plan) -> Plan:
+def take_numbers(plan: Plan) -> Plan:
     """Return `plan` with the numbers that the launcher fixes for DeepSpeed's engine. Raises Conflict for others."""
     for where, key, value in _numbers():
         instead = "" if where == "YAML" else ", or write auto in the file"

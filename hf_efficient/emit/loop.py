@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.accelerator import Call, accelerator_keywords, require_no_other_plan
+from hf_efficient.emit.engine_rules import STOCK, fit_engine
 from hf_efficient.emit.fsdp import own_checkpointing, preparations, refuse_second_plugin
 from hf_efficient.emit.here import require, training_machine
 from hf_efficient.emit.launcher import (
@@ -16,7 +17,8 @@ from hf_efficient.emit.launcher import (
     cpu_author,
     launched_processes,
     launchers_engine,
-    take_launchers_precision,
+    take_launchers_words,
+    take_numbers,
 )
 from hf_efficient.emit.loader import drop_what_needs_workers, unpin
 from hf_efficient.emit.model import add_adapter
@@ -82,7 +84,8 @@ def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
     refuse_second_plugin(plan, yours or {})
     plan = take_yours(take_launchers_engine(plan), "accelerator", yours or {})
     plan = agree_with_launcher(plan, "accelerator")
-    plan = own_checkpointing(take_launchers_precision(plan, "accelerator"), "accelerator")
+    plan = own_checkpointing(take_launchers_words(plan, "accelerator"), "accelerator")
+    plan = fit_engine(plan, optimizer=str(plan["optimizer"].get("name", STOCK)))
     return at_processes(_loader_plan(plan), launched_processes(), "loop")
 
 
@@ -159,7 +162,8 @@ def dataloader_keywords(plan: Plan, **yours: Any) -> dict[str, Any]:
             f"You pass batch_size={yours['batch_size']}, and the accumulation for {effective} samples per update was "
             f"computed for {batch}: write batch_size({yours['batch_size']}, effective={effective}) in the plan instead."
         )
-    settled = at_processes(_loader_plan(take_yours(plan, "dataloader", yours)), launched_processes(), "loop")
+    plan = take_numbers(take_yours(plan, "dataloader", yours))
+    settled = at_processes(_loader_plan(plan), launched_processes(), "loop")
     return with_sampler(settled, settled["dataloader"])
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.deepspeed import deepspeed_json
+from hf_efficient.emit.engine_rules import fit_every_door
 from hf_efficient.emit.fields import ArgsClass, training_arguments_json
 from hf_efficient.emit.launch import launch_yaml
 from hf_efficient.emit.python import Door, python_snippet
@@ -35,6 +36,7 @@ def emit(plan: Plan, target: str, options: Options = Options()) -> str:
     """
     if target not in EMITTERS:
         raise unknown("target", target, EMITTERS)
+    plan = fit_every_door(plan)
     if options.processes is not None:
         plan = at_processes(plan, options.processes)
         plan = at_processes(plan, options.processes, "loop") if target == "python" else plan

@@ -11,7 +11,7 @@ from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.fields import complete, sft_complete, sft_remarks
 from hf_efficient.emit.head import require_head
 from hf_efficient.emit.here import require, training_machine, without_accelerator
-from hf_efficient.emit.launcher import agree_with_launcher, cpu_author, launched_processes, take_launchers_precision
+from hf_efficient.emit.launcher import agree_with_launcher, cpu_author, launched_processes, take_launchers_words
 from hf_efficient.emit.loader import unpin
 from hf_efficient.emit.places import require_cards, require_offload_folders
 from hf_efficient.emit.process import read_by, switched
@@ -97,7 +97,7 @@ def arguments_plan(
     refuse_what_breaks(plan, yours, sft=_is_sft(args_class))
     plan = take_yours(plan, "trainer", {key: value for key, value in yours.items() if target[key] == "trainer"})
     plan = take_yours(plan, "sft", {key: value for key, value in yours.items() if target[key] == "sft"})
-    plan = complete(take_launchers_precision(at_processes(plan, processes), "trainer"))
+    plan = complete(take_launchers_words(at_processes(plan, processes), "trainer"))
     if args_class is not _stock():
         plan = plan.assume("trainer", _silence(args_class), by="TrainingArguments' default")
     plan = sft_complete(plan) if _is_sft(args_class) else plan.drop("sft", [k for k in plan["sft"] if k not in yours])

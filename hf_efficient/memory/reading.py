@@ -138,7 +138,9 @@ def _assumptions(plan: Plan, mixed: str | None) -> list[str]:
     if trainer.get("torch_compile") or plan["accelerator"].get("dynamo_plugin"):
         said.append("torch.compile's memory is not modelled: it is that without it, which is usually more.")
     if plan["model"].get("quantization_config") and plan.engine != "NO":
-        said.append("4-bit weights under DeepSpeed or FSDP were not run here: try a step before you rent the cards.")
+        said.append(
+            "4-bit weights under DeepSpeed or FSDP are counted whole: so they load, and ZeRO-3 alone shards them later."
+        )
     if plan["collator"].get("padding_free"):
         said.append("Packed rows are full, and each is one document; torch's attention holds a mask that parts them.")
     if mixed == "fp8":

@@ -150,8 +150,8 @@ def _ending(ended: Update, phase: str) -> list[Change]:
 
 
 def _in_passing(shares: Shares) -> Iterable[Change]:
-    for name, size in shares.passing.items():
-        yield from ((name, size, 0), (name, -size, 0))
+    for sign in (1, -1):
+        yield from ((name, sign * size, 0) for name, size in shares.passing.items())
 
 
 def _state(ended: Update, shares: Shares) -> list[int]:

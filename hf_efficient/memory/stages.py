@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from hf_efficient.emit.fsdp import own_checkpointing, refuse_unsharded_optimizer
+from hf_efficient.emit.engine_rules import fit_engine
+from hf_efficient.emit.fsdp import own_checkpointing
 from hf_efficient.machine import Machine
 from hf_efficient.memory.changes import in_place
 from hf_efficient.memory.estimate import estimate, estimator
@@ -109,14 +110,8 @@ def _named(name: str) -> tuple[Trick, ...]:
 
 def _refuse(plan: Plan) -> None:
     """Raise ValueError for what can be estimated, and would stop before its first step or not shard as it says."""
-    run = read(plan)
-    refuse_unsharded_optimizer(plan, run.optimizer["name"])
+    fit_engine(plan, optimizer=read(plan).optimizer["name"])
     own_checkpointing(plan, "trainer")
-    if run.quantization and run.zero.get("stage") == 3:
-        raise ValueError(
-            "Stage 3 shards no quantized weights, because transformers does not partition such a model: take zero(2), "
-            "which shards the rest."
-        )
 
 
 def _compared(asked: Estimate, ranks: Iterable[Sequence[Stage]]) -> Sharding:

@@ -125,6 +125,6 @@ def ending(cut: list[Segment], ended: Update, shares: Shares) -> Iterator[Happen
         yield Happening(event._replace(key=event.key + offset), -1, 0)
     last = offset + max((event.key for event in ended.events), default=0) + 2
     yield Happening(Event(last - 1, 0, "optimizer"), -1, 0)  # so that an update which takes nothing is a moment too
-    for place, size in enumerate(shares.passing.values()):
-        yield Happening(Event(last + place, size, "optimizer"), -1, 0)
-        yield Happening(Event(last + place, -size, "optimizer"), -1, 0)
+    for sign in (1, -1):  # what is made in passing is there at once
+        for place, size in enumerate(shares.passing.values()):
+            yield Happening(Event(last + place, sign * size, "optimizer"), -1, 0)

@@ -48,8 +48,9 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: 
     # transformers does not partition a model with quantized weights (is_deepspeed_zero3_enabled() and not is_quantized)
     cut = stage == 3 and not any(getattr(m, "quant_state", None) is not None for m in model.modules())
     weights = _partitioned(model, ranks, on_card=not everything) if cut else bytes_of(model)
+    # The host has the gradients in float32 too, and 16 bits of updated weights (stages 1 and 2) or of gradients (3).
     # What goes to nvme passes through host memory in buffers of a fixed size.
-    host = (STATES + dtype.itemsize) * share if optimizer_on == "cpu" else 0
+    host = (MASTER + dtype.itemsize) * share if optimizer_on == "cpu" else 0
     host += sum(p.numel() * p.element_size() for p in model.parameters()) // ranks if weights_on == "cpu" else 0
     return Shares(
         weights=weights,
@@ -58,20 +59,26 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: 
         unpacked=unpacked(model),
         optimizer=0 if offload else STATES * share,
         host=host,
-        buffers=buckets + (kept_gathered(model, how) if cut else 0),
+        buffers=buckets + (kept_gathered(model, how) if cut else 0) + (_sent(model) if offload and stage < 3 else 0),
         wrap=partial(_during, cut=cut, ranks=ranks, how=how, kept=accumulating or offload) if stage >= 2 else None,
         between=share * dtype.itemsize if accumulating and stage >= 2 and not offload else 0,
-        passing={} if offload else {"gradients in float32": _converted(share, stage, dtype.itemsize)},
+        passing={} if offload else _converted(share if stage < 3 else min(share, GROUP), dtype.itemsize),
         assumptions=_said(stage, offload, ranks),
     )
 
 
-def _converted(share: int, stage: int, width: int) -> int:
-    """Return the bytes that an update makes of one rank's gradients: in float32, and stages 1 and 2 flatten them first.
+def _converted(numbers: int, width: int) -> dict[str, int]:
+    """Return the bytes that an update makes of gradients: one flat copy of them, and one of that in float32.
 
-    Stage 3 goes through them in groups. Source: step() in stage_1_and_2.py, _prepare_sub_group in stage3.py.
+    Stages 1 and 2 make them of one rank's gradients at once, stage 3 of a group at a time. Source: step() in
+    stage_1_and_2.py, _prepare_fp32_grad_for_sub_group in stage3.py.
     """
-    return (width + UPDATED) * share if stage < 3 else UPDATED * min(share, GROUP)
+    return {"flat gradients": width * numbers, "gradients in float32": UPDATED * numbers}
+
+
+def _sent(model: nn.Module) -> int:
+    """Return the bytes of temp_grad_buffer_for_gpu_offload, through which stages 1 and 2 send gradients to the host."""
+    return max((p.numel() * p.element_size() for p in model.parameters() if p.requires_grad), default=0)
 
 
 def _said(stage: int, offload: bool, ranks: int) -> tuple[str, ...]:

@@ -53,6 +53,8 @@ def loop_plan(plan: Plan, given: Mapping[str, Any], defaults: Mapping[str, Any])
 
     from transformers import TrainingArguments
 
+    # The deepspeed launcher adds local_rank, which the environment says as well.
+    given = {name: value for name, value in given.items() if name != "local_rank"}
     _refuse(given)
     if given.get("save_strategy") == "best":
         raise ValueError(

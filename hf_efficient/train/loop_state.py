@@ -117,7 +117,8 @@ class LoopState:
         part = final.with_name(f"tmp-{final.name}")  # a name that nobody takes for a checkpoint
         accelerator = self.accelerator
         if accelerator.is_main_process:
-            shutil.rmtree(part, ignore_errors=True)
+            for left in final.parent.glob("tmp-checkpoint-*"):  # of a run that ended while it saved
+                shutil.rmtree(left)
         accelerator.wait_for_everyone()
         accelerator.save_state(str(part))
         accelerator.wait_for_everyone()  # save_state returns when this process has written
@@ -126,7 +127,7 @@ class LoopState:
             write_run(part, self.started_as | self._place())
             shutil.rmtree(final, ignore_errors=True)  # of an earlier run that came as far
             part.rename(final)
-            rotate_checkpoints(final.parent, self.options.save_total_limit)
+            rotate_checkpoints(final.parent, self.options.save_total_limit, use_mtime=True)
         accelerator.wait_for_everyone()
 
     def _place(self) -> dict[str, Any]:

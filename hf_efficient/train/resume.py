@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -61,7 +62,7 @@ def checkpoint(args: TrainingArguments) -> str | None:
 
     Raises ValueError when there is no checkpoint of Trainer's, when it is half-written (Trainer would begin with a new
     optimizer or other random numbers and say nothing), or when it is of another number of processes or samples per
-    update. Nothing is loaded or unpickled for that.
+    update, or has no update left. Nothing is loaded or unpickled for that.
     """
     asked = os.path.expanduser(str(args.resume_from_checkpoint or ""))
     if asked.lower() in ("", "false", "none"):
@@ -73,12 +74,26 @@ def checkpoint(args: TrainingArguments) -> str | None:
     run.setdefault("processes", _processes(folder, args.world_size))
     refuse_another_run(folder, run, args.world_size, effective_batch(args))
     refuse_damaged(folder, _missing(folder, args.world_size))
+    if 0 < args.max_steps <= _state(folder)["global_step"]:
+        raise ValueError(
+            f"{folder} has made the {args.max_steps} updates of --max_steps, and Trainer would make one more: "
+            f"raise --max_steps, or take its weights with --model {folder}."
+        )
     return str(folder)
 
 
+def _state(folder: Path) -> dict[str, Any]:
+    """Return Trainer's state, empty where it is missing or cut off."""
+    try:
+        found: dict[str, Any] = json.loads((folder / STATE).read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found
+
+
 def _missing(folder: Path, processes: int) -> Iterator[str]:
-    if not (folder / STATE).is_file():
-        yield STATE
+    if "global_step" not in _state(folder):
+        yield f"whole {STATE}"
     if not any(any(folder.glob(name)) for name in OPTIMIZER):
         yield "optimizer state"
     names = [f"rng_state_{rank}.pth" for rank in ranks_here(processes)] if processes > 1 else ["rng_state.pth"]
