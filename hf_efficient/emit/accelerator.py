@@ -78,7 +78,7 @@ def accelerator_keywords(plan: Plan, launchers_engine: str = "NO") -> dict[str, 
 
     Where the launcher chose DeepSpeed and the plan is silent, its engine is told the plan's clipping and accumulation.
     """
-    plan = fit_engine(plan, optimizer=str(plan["optimizer"].get("name", STOCK)))
+    plan = fit_engine(plan, str(plan["optimizer"].get("name", STOCK)), door="loop")
     keywords: dict[str, Any] = {"dataloader_config": SAME_ORDER} | own_checkpointing(plan, "accelerator")["accelerator"]
     if plan.engine == "DEEPSPEED":
         keywords.setdefault("deepspeed_plugin", {"hf_ds_config": loop_config(plan)})

@@ -8,8 +8,11 @@ and schedulefree 1.4; what the rules let pass trained as on one process.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from hf_efficient.plan import Conflict, Plan
+
+Door = Literal["trainer", "loop"]
 
 ADAMW = ("adamw_torch", "adamw_torch_fused")
 TORCHAO = ("adamw_torch_4bit", "adamw_torch_8bit")
@@ -17,13 +20,13 @@ STOCK = ADAMW[-1]
 """Trainer's own optimizer, where nobody names one."""
 
 
-def fit_engine(plan: Plan, optimizer: str) -> Plan:
+def fit_engine(plan: Plan, optimizer: str, *, door: Door) -> Plan:
     """Return `plan` with a note for each trick that its engine changes.
 
     `optimizer` is the name that Trainer has for it. Raises Conflict for a trick that the engine stops at, drops in
     silence or turns into another training.
     """
-    why = next(_refusals(plan, optimizer), "")
+    why = next(_refusals(plan, optimizer, door), "")
     if why:
         raise Conflict(f"{_engine(plan)} {why}.")
     new = [f"{_engine(plan)} {text}." for text in _changes(plan, optimizer)]
@@ -31,9 +34,8 @@ def fit_engine(plan: Plan, optimizer: str) -> Plan:
 
 
 def fit_every_door(plan: Plan) -> Plan:
-    """Return `plan` as `fit_engine` does, for Trainer's optimizer and for that of a hand-written loop."""
-    plan = fit_engine(plan, optimizer=str(plan["trainer"].get("optim", STOCK)))
-    return fit_engine(plan, optimizer=str(plan["optimizer"].get("name", STOCK)))
+    """Return `plan` as `fit_engine` does for what Trainer and a hand-written loop have in common."""
+    return fit_engine(plan, str(plan["optimizer"].get("name") or plan["trainer"].get("optim", STOCK)), door="trainer")
 
 
 def _engine(plan: Plan) -> str:
@@ -44,11 +46,11 @@ def _engine(plan: Plan) -> str:
     return f"The launcher's {next((trick.name for trick in plan.tricks if trick.family == 'sharding'), 'engine')}"
 
 
-def _refusals(plan: Plan, optimizer: str) -> Iterator[str]:
+def _refusals(plan: Plan, optimizer: str, door: Door) -> Iterator[str]:
     if plan.engine == "DEEPSPEED":
         yield from _refused_by_zero(plan, optimizer)
     elif plan.engine == "FSDP":
-        yield from _refused_by_fsdp(plan, optimizer)
+        yield from _refused_by_fsdp(plan, optimizer, door)
 
 
 def _refused_by_zero(plan: Plan, optimizer: str) -> Iterator[str]:
@@ -74,7 +76,7 @@ def _refused_by_zero(plan: Plan, optimizer: str) -> Iterator[str]:
         yield "makes adagrad anew and loses its state: take rmsprop or adamw_fused for the optimizer"
 
 
-def _refused_by_fsdp(plan: Plan, optimizer: str) -> Iterator[str]:
+def _refused_by_fsdp(plan: Plan, optimizer: str, door: Door) -> Iterator[str]:
     if optimizer in ("adafactor", "adamw_torch_4bit") or optimizer.startswith("apollo_"):
         yield (
             f"shards every weight as a DTensor, which {optimizer} cannot update: take adamw_torchao_8bit, or "
@@ -85,8 +87,14 @@ def _refused_by_fsdp(plan: Plan, optimizer: str) -> Iterator[str]:
             f"shards every weight as a DTensor, which {optimizer} cannot update: take zero in its place, or "
             "adamw_torchao_8bit for the optimizer"
         )
-    if _fp8(plan):
-        yield "loads the weights in one process, which accelerate refuses beside torchao's fp8: take bf16"
+    if _fp8(plan) and plan["accelerator"]["fsdp_plugin"].get("cpu_ram_efficient_loading", True):
+        yield (
+            "loads the weights in one process, which accelerate refuses beside fp8: write "
+            "fsdp_cpu_ram_efficient_loading: false below fsdp_config of the launch YAML and leave fsdp out of the "
+            "plan, or take bf16"
+        )
+    if door == "loop" and _compiled(plan) and not _regional(plan):
+        yield "cannot evaluate a model that is compiled as a whole before it trains: write compile(regional=True)"
 
 
 def _changes(plan: Plan, optimizer: str) -> Iterator[str]:

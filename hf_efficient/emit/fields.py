@@ -50,7 +50,7 @@ def sft_remarks(plan: Plan) -> tuple[str, ...]:
 def complete(plan: Plan) -> Plan:
     """Return `plan` with what TrainingArguments must be told besides: the engine's configuration and some silences."""
     plan = own_checkpointing(drop_what_needs_workers(plan, "trainer"), "trainer")
-    plan = fit_engine(plan, optimizer=str(plan["trainer"].get("optim", STOCK)))
+    plan = fit_engine(plan, str(plan["trainer"].get("optim", STOCK)), door="trainer")
     if plan.engine == "DEEPSPEED":
         plan = plan.assume("trainer", {"deepspeed": plan["deepspeed"]}, by=plan.author("launch", "distributed_type"))
     if plan["trainer"].get("torch_compile"):

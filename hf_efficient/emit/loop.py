@@ -85,7 +85,7 @@ def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
     plan = take_yours(take_launchers_engine(plan), "accelerator", yours or {})
     plan = agree_with_launcher(plan, "accelerator")
     plan = own_checkpointing(take_launchers_words(plan, "accelerator"), "accelerator")
-    plan = fit_engine(plan, optimizer=str(plan["optimizer"].get("name", STOCK)))
+    plan = fit_engine(plan, str(plan["optimizer"].get("name", STOCK)), door="loop")
     return at_processes(_loader_plan(plan), launched_processes(), "loop")
 
 

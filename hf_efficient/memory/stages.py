@@ -110,7 +110,7 @@ def _named(name: str) -> tuple[Trick, ...]:
 
 def _refuse(plan: Plan) -> None:
     """Raise ValueError for what can be estimated, and would stop before its first step or not shard as it says."""
-    fit_engine(plan, optimizer=read(plan).optimizer["name"])
+    fit_engine(plan, read(plan).optimizer["name"], door="trainer")
     own_checkpointing(plan, "trainer")
 
 

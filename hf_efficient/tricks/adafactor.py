@@ -13,7 +13,8 @@ def adafactor() -> Trick:
     Use it when the optimizer state does not fit and bitsandbytes is no choice, or to go on with a model that was
     trained with it (T5). It runs with your learning rate, without its own relative steps and without first moments.
 
-    Not as a drop-in for AdamW: it is another optimizer, with another best learning rate and often a slower step.
+    Not as a drop-in for AdamW: it is another optimizer, with another best learning rate and often a slower step. Not
+    under zero or fsdp, which have no whole matrices for it.
 
     Published: memory -18 %; speed -10 to -24 %.
     """

@@ -18,7 +18,8 @@ def adamw_torchao_8bit() -> Trick:
     Not where embeddings are trained hard and tokens are rare, as in pre-training: an embedding was seen to move by 0.54
     where AdamW moves 0.003 (small Llama, third update; presumably its second moment rounds to 0 beside a frequent
     token's in its block). adamw_8bit keeps embeddings in 32 bits for that. Not for a short run, since the step is
-    compiled once for each shape of a tensor, and not without a C++ compiler on a CPU or Triton on a GPU.
+    compiled once for each shape of a tensor, and not without a C++ compiler on a CPU or Triton on a GPU. Under zero the
+    state stays in 32 bits where a GPU's share of the weights is no multiple of 256 numbers.
 
     Published: Llama2-7B in bf16 on an A100, memory -24 %, speed -9 %; ViT-H under bf16 autocast on a 4070 Ti SUPER,
     memory -32 %, speed +1 % (torchao/optim/README.md, against torch's fused AdamW).

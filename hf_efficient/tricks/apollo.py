@@ -31,9 +31,9 @@ def apollo(
     The projection is drawn anew every `update_proj_gap` updates; there is no SVD.
 
     Not where a side is below the rank: the state grows beyond AdamW's. Not with weight decay, which transformers does
-    not hand to it, nor with GPT-2, whose layers are no nn.Linear. The package apollo-torch is licensed CC BY-NC: not
-    for commercial use. To resume from a checkpoint, first allow torch to load the projections in its state:
-    `torch.serialization.add_safe_globals([apollo_torch.random_projector.GradientProjector])`.
+    not hand to it, nor with GPT-2, whose layers are no nn.Linear, nor under zero or fsdp. The package apollo-torch is
+    licensed CC BY-NC: not for commercial use. To resume from a checkpoint, first allow torch to load the projections in
+    its state: `torch.serialization.add_safe_globals([apollo_torch.random_projector.GradientProjector])`.
 
     Published: pre-training LLaMA-7B on 8 A100-80GB, 3 times AdamW's throughput through batches 4 times as large;
     LLaMA-13B under plain data parallelism on A100-80GB (arXiv 2412.05270).

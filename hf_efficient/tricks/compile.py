@@ -19,8 +19,9 @@ def compile(
     Use it for runs long enough to pay for the compilation (half a minute to several minutes at the start, again for
     each new shape): training with fixed or padded lengths.
 
-    Not for short runs, for batches whose length changes at every step (each new length may compile again), or while
-    you are debugging. `backend="aot_eager"` compiles without generating code, to find out whether it is to blame.
+    Not for short runs, for batches whose length changes at every step (each new length may compile again), or while you
+    are debugging. zero(3) and fsdp part the graph at their gathers; fsdp wants `regional=True`. `backend="aot_eager"`
+    compiles without generating code, to find out whether it is to blame.
 
     inductor needs a C++ compiler on a CPU and Triton on a GPU.
 

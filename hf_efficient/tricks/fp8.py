@@ -26,10 +26,10 @@ def fp8() -> Trick:
     together with compile: without it the scaling costs more than the matmuls save.
 
     Not for hidden sizes below about 4096 or few tokens per batch (torchao measures 0.8 x at 1024x2048x1024 on an H100),
-    nor under DeepSpeed or with LoRA, where nothing of it was tried. Layers whose sides are no multiples of 16 are left
-    alone. A CPU computes the same values, slowly: to try a script out. TrainingArguments has no field for it, so the
-    launcher's environment variables say it; they are taken back when the next plan is built. Name it in the plan, not
-    to the launcher alone: accelerate's own defaults leave the exchanged layers untrained.
+    nor with LoRA, where nothing of it was tried, nor under fsdp as it stands. Layers whose sides are no multiples of 16
+    are left alone. A CPU computes the same values, slowly: to try a script out. TrainingArguments has no field for it,
+    so the launcher's environment variables say it; they are taken back when the next plan is built. Name it in the
+    plan, not to the launcher alone: accelerate's own defaults leave the exchanged layers untrained.
 
     Published: speed up to 1.5 x over bf16 for Llama-3-70B on 128 and more H100, 1.34 to 1.43 x with scaling per row,
     always compiled (torchao/float8/README.md and docs.pytorch.org/ao).

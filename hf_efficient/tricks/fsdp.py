@@ -17,9 +17,10 @@ def fsdp(reshard_after_forward: bool = True, offload: bool = False) -> Trick:
     all weights, as ZeRO-2 has it. `offload` keeps weights, gradients and optimizer state in host memory and updates
     there.
 
-    Not on one GPU (there is nobody to share with), not where plain data parallelism fits, and not with adafactor or an
-    optimizer of bitsandbytes: they cannot update sharded weights, and zero can use them. With gradient accumulation
-    each GPU keeps whole gradients between the micro-batches of an update.
+    Not on one GPU (there is nobody to share with), not where plain data parallelism fits, and not with adafactor,
+    apollo, adamw_torchao_4bit or an optimizer of bitsandbytes, which cannot update sharded weights: adamw_torchao_8bit
+    and galore can, and zero goes with bitsandbytes. Weights in 4 bits (qlora) stay whole on every GPU. With gradient
+    accumulation each GPU keeps whole gradients between the micro-batches of an update.
 
     With accelerate 1.15, encoders that list their embeddings among their layers (BERT, RoBERTa, ModernBERT, ViT) stop
     before the first step until the layers are named: `fsdp_transformer_layer_cls_to_wrap: RobertaLayer` below

@@ -21,7 +21,8 @@ def lion_8bit(*, paged: bool = False) -> Trick:
     Take a learning rate 3 to 10 times smaller than AdamW's and a weight decay 3 to 10 times larger, so that their
     product stays: that is the authors' advice, and the trick changes neither.
 
-    Not with AdamW's learning rate, and not as the next leg of a run that AdamW began.
+    Not with AdamW's learning rate, not as the next leg of a run that AdamW began, and not under fsdp; zero is as with
+    adamw_8bit.
 
     Published: no figure of 8-bit Lion in our sources; of Lion, its authors report up to 5 times less compute to
     pre-train on JFT and up to 2.3 times less for diffusion models (arXiv 2302.06675).

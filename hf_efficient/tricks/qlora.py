@@ -27,8 +27,8 @@ def qlora(
     Use it when the frozen 16-bit weights are what does not fit. `compute_dtype="float16"` on cards without bf16 (T4,
     V100, RTX 20), beside fp16.
 
-    Not where lora fits: dequantising costs time in every pass, and the weights are rounded. Not with ZeRO-3 or FSDP
-    untried: sharding 4-bit weights wants `bnb_4bit_quant_storage`, which is not set here.
+    Not where lora fits: dequantising costs time in every pass, and the weights are rounded. Under zero(3) each process
+    loads the 4-bit weights whole and then keeps its share; under fsdp they stay whole.
 
     Pass `model_keywords(plan)` to from_pretrained and the model through `add_adapter` (`prepare_model` in a loop).
     SFTTrainer puts the adapters back into bf16 when it is built: `add_adapter(plan, trainer.model)` mends that.

@@ -25,7 +25,9 @@ def zero(
     Use it with the least stage that fits: 2 costs next to nothing over plain data parallelism, 3 sends the weights
     in every forward and backward pass.
 
-    Not on one GPU without offload (there is nobody to share with), and not where plain data parallelism fits.
+    Not on one GPU without offload (there is nobody to share with), and not where plain data parallelism fits. The
+    optimizer gets one flat row of all weights: adafactor, galore, apollo and schedule_free are refused, the 8-bit ones
+    round the state of embeddings too. With offload it is DeepSpeed's own AdamW.
 
     The arguments exist before the model in stage 3, since weights are sharded while they load. "auto" in the JSON
     is filled from TrainingArguments or from the Accelerator; literals stand only where those have no field.
