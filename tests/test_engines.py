@@ -21,6 +21,8 @@ from filelock import FileLock
 from launched import Launched, emitted, launch
 from parity import Bound, Training, difference, distances, training_of
 
+pytestmark = pytest.mark.launch  # seconds in all: not in `make test-fast`
+
 TRAINER, LOOP = "causal_lm", "accelerate_loop"
 LIMIT = 1.4
 PLAN = ("safe", f"gradient_clipping({LIMIT})")

@@ -20,6 +20,8 @@ from hf_efficient.memory.results import Batch
 from hf_efficient.memory.taken import share_out
 from hf_efficient.plan import Plan
 
+pytestmark = pytest.mark.launch  # seconds in all: not in `make test-fast`
+
 SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
 GROUPED = SMALL | {"num_key_value_heads": 2, "head_dim": 8}
 MODELS: dict[str, Any] = {

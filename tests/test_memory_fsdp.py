@@ -19,6 +19,8 @@ from hf_efficient.memory.step import Step
 from hf_efficient.memory.units import layer_units
 from hf_efficient.memory.whole import whole_step
 
+pytestmark = pytest.mark.launch  # seconds in all: not in `make test-fast`
+
 LAYER = 73_984
 """Bytes of a layer of `mistral` in bf16, as torch's own FSDP2 gathers them."""
 PLAIN = Run(autocast="bfloat16")

@@ -27,6 +27,7 @@ BOTH = [
 ]
 """The second one in `make test`: it takes seconds in all."""
 pytestmark = [
+    pytest.mark.launch,  # seconds in all: not in `make test-fast`
     pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU"),
     pytest.mark.filterwarnings("ignore:This implementation of AdamW is deprecated:FutureWarning"),
 ]

@@ -15,6 +15,8 @@ from hf_efficient.memory.bars import COLOURS
 from hf_efficient.memory.curve import POINTS, curve
 from hf_efficient.memory.results import PARTS, Batch, Timeline
 
+pytestmark = pytest.mark.launch  # seconds in all: not in `make test-fast`
+
 pytest.importorskip("matplotlib")
 
 

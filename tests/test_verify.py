@@ -27,6 +27,8 @@ from hf_efficient.promises.trial import Trial
 from hf_efficient.promises.verify import WHOLE, verdicts
 from hf_efficient.tricks import catalogue
 
+pytestmark = pytest.mark.launch  # seconds in all: not in `make test-fast`
+
 SLOW = ("compile", "adamw_torchao_8bit", "adamw_torchao_4bit")
 """Tricks that compile for half a minute; `make promises` tries them on every head."""
 
