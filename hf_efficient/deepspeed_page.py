@@ -65,7 +65,8 @@ number in the file wins over the Accelerator's.
 
 Start either with one process per card: `accelerate launch --use_deepspeed --num_processes 2 train.py`. Add no \
 `optimizer` block, which would take the place of `optim` in silence, and no `scheduler` block; a loop that prepares \
-its own stops at either.
+its own stops at either. A start that waits without a word after a killed one waits for the lock that it left while \
+compiling: `rm ~/.cache/torch_extensions/*/*/lock`.
 """
 KEYS = """\
 ## What each key does

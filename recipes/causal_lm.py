@@ -13,6 +13,7 @@ from hf_efficient import add_adapter, exact_accumulation, make_collator, pack, t
 from hf_efficient.emit.files import require_writable_folder
 from hf_efficient.emit.trainer import settle
 from hf_efficient.train.embedded import FROM_NOTHING
+from hf_efficient.train.evaluate import exact_evaluation
 from hf_efficient.train.flags import one_sentence_errors, read_flags, recipe_plan
 from hf_efficient.train.load import load_causal_lm, row_length
 from hf_efficient.train.resume import Resumable, checkpoint
@@ -54,6 +55,7 @@ def main(argv: list[str] | None = None) -> Trainer:
         )
 
     exact_accumulation(trainer)
+    exact_evaluation(trainer)  # where the rows do not divide among the processes
     trainer.train(resume_from_checkpoint=resumed)
     after = trainer.evaluate()["eval_loss"]
     trainer.save_model()

@@ -25,7 +25,7 @@ FLAT = "hands the optimizer one flat row of all weights"
 
 REFUSED = [
     *((engine, "adafactor", f"{FLAT}, of which adafactor") for engine in ZERO),
-    *((engine, "galore(8)", "galore_adamw cannot project: take fsdp in its place") for engine in ZERO),
+    *((engine, "galore(8)", "galore_adamw cannot project: take adamw_8bit") for engine in ZERO),
     *((engine, "apollo(8)", "apollo_adamw cannot project: take adamw_8bit") for engine in ZERO),
     *((engine, "schedule_free", "evaluates and saves would never reach") for engine in ZERO),
     *((engine, "adamw_8bit", "would take the place of adamw_bnb_8bit") for engine in OFFLOADED),
@@ -36,6 +36,7 @@ REFUSED = [
     ("fsdp", "adafactor", "adafactor cannot update: take adamw_torchao_8bit"),
     ("fsdp", "apollo(8)", "apollo_adamw cannot update: take adamw_torchao_8bit"),
     ("fsdp", "adamw_torchao_4bit", "adamw_torch_4bit cannot update: take adamw_torchao_8bit"),
+    ("fsdp", "galore(8)", "end in an error at the first checkpoint"),
     ("fsdp", "fp8", "which accelerate refuses beside fp8"),
 ]
 NOTED = [
@@ -45,12 +46,14 @@ NOTED = [
     ("zero(1)", "adamw_torchao_4bit", "no multiple of 256"),
     ("zero(3)", "qlora", "after each process has loaded them whole"),
     ("zero(3)", "compile", "parts the compiled graph around every module"),
+    ("fsdp", "adamw_torchao_8bit", "cannot be resumed with adamw_torch_8bit"),
+    ("fsdp", "schedule_free", "cannot be resumed with schedule_free_adamw"),
     ("fsdp", "qlora", "leaves weights in 4 bits whole on every GPU"),
 ]
 PASSED = [
     *(("zero(2)", name) for name in ("adamw_fused", "lora", "qlora", "compile", "compile(regional=True)", "fp8")),
     *(("zero(2)", name) for name in ("activation_checkpointing(2)", "bf16", "packing", "length_grouping")),
-    *(("fsdp", name) for name in ("adamw_torchao_8bit", "galore(8)", "schedule_free", "lora", "bf16")),
+    *(("fsdp", name) for name in ("adamw_fused", "lora", "bf16")),
     *(("fsdp", name) for name in ("compile(regional=True)", "activation_checkpointing(offload=True)")),
     *((engine, name) for engine in OFFLOADED for name in ("adamw_fused", "lora", "bf16")),
 ]
@@ -173,7 +176,7 @@ def test_fp8_goes_with_fsdp_that_loads_in_every_process(monkeypatch: pytest.Monk
         ("zero(2)", "causal_lm", "adamw_8bit", 0.02, 1.0),
         ("zero(2)", "causal_lm", "compile('aot_eager')", 2e-5, 1.0),
         ("zero(3)", "causal_lm", "qlora(4, compute_dtype='float32')", 2e-5, 0.5),
-        ("fsdp", "accelerate_loop", "galore(8)", 2e-5, 0.5),
+        ("fsdp", "causal_lm", "adamw_torchao_8bit", 0.02, 0.5),
     ],
 )
 def test_it_trains_as_on_one_process(
@@ -184,7 +187,7 @@ def test_it_trains_as_on_one_process(
     texts = [" ".join(f"w{(number + i) % 100}" for i in range(4 + number)) for number in range(40)]
     data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     flags = [
-        "--model", str(tiny), "--data", str(data), "--output_dir", str(tmp_path / "out"), "--max_steps", "6",
+        "--model", str(tiny), "--data", str(data), "--output_dir", str(tmp_path / "out"), "--max_steps", "4",
         "--learning_rate", "0.003", "--lr_scheduler_type", "constant", "--seq-len", "32", "--plan", trick,
     ]  # fmt: skip
     script, size = f"recipes/{recipe}.py", "--per_device_train_batch_size"

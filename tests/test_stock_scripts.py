@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from test_readme import README, SCRIPTS
 
+from hf_efficient.doctor import examine_files
+
 ROOT = Path(__file__).parents[1]
 FILES = ("zero1", "zero2", "zero2_offload", "zero3", "zero3_offload", "zero3_offload_params")
 FAST = "zero2"
@@ -41,6 +43,18 @@ def test_the_readme_says_which_numbers_a_loop_writes() -> None:
     (sentence,) = re.findall(r"Write both into the copied file:[^.]*?(`.*?)\. The engine", README, re.DOTALL)
     assert re.findall(r'`"(\w+)": [\d.]+`', sentence) == ["gradient_clipping", "gradient_accumulation_steps"]
     assert "`0.0` for none" in sentence
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_doctor_says_of_a_stock_loop_what_its_file_leaves_open(name: str, tmp_path: Path) -> None:
+    """The copied file: no error and no warning, and that 1.0 is made of "auto"; with the numbers written: nothing."""
+    file, script = copied(name, tmp_path), tmp_path / "loop.py"
+    script.write_text(LOOP.replace("zero2.json", file.name))
+    found = examine_files([script, file]).findings
+    assert not [one for one in found if one.level != "info"]
+    assert "deepspeed-clipping-auto-in-loop" in {one.code for one in found}
+    written(file, clipping=CLIPPING)
+    assert not {one.code for one in examine_files([script, file]).findings} & {"deepspeed-clipping-auto-in-loop"}
 
 
 @pytest.mark.slow

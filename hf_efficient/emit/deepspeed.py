@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from hf_efficient.plan import Plan
+from hf_efficient.plan import Conflict, Plan
 
 
 def deepspeed_json(plan: Plan) -> str:
@@ -31,3 +32,20 @@ def loop_settings(plan: Plan) -> dict[str, Any]:
         "gradient_accumulation_steps": plan["accelerator"].get("gradient_accumulation_steps", 1),
         "gradient_clipping": plan["loop"].get("max_grad_norm", 0.0),
     }
+
+
+def tell_plugin(plugin: Any, plan: Plan) -> None:
+    """Write the plan's clipping and accumulation into a DeepSpeedPlugin of yours; another one is left as it is."""
+    if hasattr(plugin, "deepspeed_config"):
+        plugin.deepspeed_config.update(loop_settings(plan))
+        for name, value in loop_settings(plan).items():
+            setattr(plugin, name, value)
+
+
+def refuse_hidden_steps(plan: Plan, yours: Mapping[str, Any]) -> None:
+    """Raise Conflict for accumulation that you give as a plugin, of which DeepSpeed's engine is not told."""
+    if plan.engine == "DEEPSPEED" and yours.get("gradient_accumulation_plugin") is not None:
+        raise Conflict(
+            "gradient_accumulation_plugin hides its steps from DeepSpeed's engine, which would then update after every "
+            "micro-batch: write gradient_accumulation(N) in the plan instead."
+        )

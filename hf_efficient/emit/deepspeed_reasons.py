@@ -88,7 +88,8 @@ REASONS: Mapping[str, Reason] = {
     ),
     "gradient_clipping": Reason(
         "The norm to which the engine clips the gradients; 0 is none.",
-        '"auto" is Trainer\'s `max_grad_norm`; accelerate makes 1.0 of it. Without the key nothing is clipped.',
+        '"auto" is Trainer\'s `max_grad_norm`; accelerate makes 1.0 of it. Without the key DeepSpeed clips at its own '
+        "default, 1.0, whatever `max_grad_norm` says.",
     ),
     "train_batch_size": Reason(
         "Rows of one update over all cards.",

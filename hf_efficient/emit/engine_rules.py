@@ -65,8 +65,7 @@ def _refused_by_zero(plan: Plan, optimizer: str) -> Iterator[str]:
             "clip each GPU's share as one matrix: take adamw_8bit, whose state is smaller then"
         )
     if optimizer.startswith(("galore_", "apollo_")):
-        other = "fsdp in its place, or adamw_8bit" if optimizer.startswith("galore_") else "adamw_8bit"
-        yield f"hands the optimizer one flat row of all weights, which {optimizer} cannot project: take {other}"
+        yield f"hands the optimizer one flat row of all weights, which {optimizer} cannot project: take adamw_8bit"
     if optimizer.startswith("schedule_free"):
         yield (
             f"updates weights of its own beside the model's, which the average that {optimizer} evaluates and saves "
@@ -81,6 +80,11 @@ def _refused_by_fsdp(plan: Plan, optimizer: str, door: Door) -> Iterator[str]:
         yield (
             f"shards every weight as a DTensor, which {optimizer} cannot update: take adamw_torchao_8bit, or "
             "adamw_fused for the optimizer"
+        )
+    if optimizer.startswith("galore_"):
+        yield (
+            f"saves the optimizer's state in tensors, and the projectors of {optimizer} end in an error at the first "
+            "checkpoint: take adamw_torchao_8bit"
         )
     if _bitsandbytes(optimizer):
         yield (
@@ -103,6 +107,8 @@ def _changes(plan: Plan, optimizer: str) -> Iterator[str]:
     elif plan.engine == "FSDP":
         if _four_bit(plan):
             yield "leaves weights in 4 bits whole on every GPU, and shards the rest"
+        if optimizer == "adamw_torch_8bit" or optimizer.startswith("schedule_free"):
+            yield f"saves checkpoints that cannot be resumed with {optimizer}: torch stops at its state while it loads"
         if _compiled(plan) and not _regional(plan):
             yield "parts the compiled graph at every layer: compile(regional=True) compiles one layer for all"
 

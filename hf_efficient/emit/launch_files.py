@@ -21,8 +21,8 @@ ALL_CARDS = (
     "--num_machines on the command line, alike on every machine."
 )
 MEETING = (
-    "The address and main_process_port are those of the first machine, which the others must be able to reach. Every "
-    "machine needs the script, its data and the same packages; checkpoints want a folder that all of them see. Under "
+    "The address and main_process_port are those of the first machine, which the others must be able to reach; without "
+    "--main_process_ip the launcher waits for a machine called None. Every machine needs the script, its data and the same packages; checkpoints want a folder that all of them see. Under "
     "SLURM one command starts all: sbatch slurm.sh {file} train.py"
 )
 ONE_PROCESS = "--num_processes 2 beside this file starts one process in silence: take {instead}."

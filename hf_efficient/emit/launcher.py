@@ -62,8 +62,16 @@ def launchers_file() -> tuple[str, dict[str, Any]]:
     name = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")
     if launchers_engine() != "DEEPSPEED" or name == "none":
         return "", {}
+    return name, read_configuration(name, f"The launcher's DeepSpeed file {name}")
+
+
+def read_configuration(file: str, name: str) -> dict[str, Any]:
+    """Return the content of a DeepSpeed file; `name` begins the sentence about one that cannot be used.
+
+    Raises ValueError for a file that cannot be read or says nothing of ZeRO.
+    """
     try:
-        config = json.loads(Path(name).read_text(encoding="utf-8"))
+        config: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
         int(config["zero_optimization"].get("stage", 0))
     except OSError as error:
         reason = f"cannot be read ({(error.strerror or str(error)).lower()}): it is looked for from the working folder"
@@ -72,8 +80,8 @@ def launchers_file() -> tuple[str, dict[str, Any]]:
     except (ValueError, LookupError, TypeError, AttributeError):
         reason = 'says nothing of ZeRO: write "zero_optimization": {"stage": 2} into it'
     else:
-        return name, config
-    raise ValueError(f"The launcher's DeepSpeed file {name} {reason}, or name another as deepspeed_config_file.")
+        return config
+    raise ValueError(f"{name} {reason}, or name another.")
 
 
 def take_launchers_words(plan: Plan, target: Literal["trainer", "accelerator"]) -> Plan:
@@ -121,29 +129,29 @@ def _asked_precision() -> tuple[str, list[str]]:
 
 def take_numbers(plan: Plan) -> Plan:
     """Return `plan` with the numbers that the launcher fixes for DeepSpeed's engine. Raises Conflict for others."""
-    for where, key, value in _numbers():
-        instead = "" if where == "YAML" else ", or write auto in the file"
+    for where, key, value in _numbers(plan):
+        instead = "" if where.endswith("YAML") else ", or write auto in the file"
         for target, name in NUMBERS[key].items():
             given = plan[target].get(name, value)
             if given != value:
                 raise Conflict(
-                    f"The launcher's {where} says {key}: {value}, and {name} is {given} (set by "
+                    f"{where} says {key}: {value}, and {name} is {given} (set by "
                     f"{plan.author(target, name)}): keep one of the two{instead}."
                 )
-            plan = plan.assume(target, {name: value}, by="launcher")
+            plan = plan.assume(target, {name: value}, by=plan.author("deepspeed", key) or "launcher")
     return plan
 
 
-def _numbers() -> Iterator[tuple[str, str, int | float]]:
-    """Yield where the launcher fixes a number of the engine, its key and its value; "auto" fixes nothing."""
+def _numbers(plan: Plan) -> Iterator[tuple[str, str, int | float]]:
+    """Yield who fixes a number of the engine, its key and its value; "auto" fixes nothing."""
     clipping = os.environ.get("ACCELERATE_GRADIENT_CLIPPING", "")
     if launchers_engine() == "DEEPSPEED" and clipping not in ("", "auto", "none"):
-        yield "YAML", "gradient_clipping", float(clipping)
+        yield "The launcher's YAML", "gradient_clipping", float(clipping)
     name, config = launchers_file()
     for key in NUMBERS:
-        value = config.get(key)
+        value = (config or plan["deepspeed"]).get(key)
         if isinstance(value, int | float):
-            yield f"DeepSpeed file {name}", key, value
+            yield f"The launcher's DeepSpeed file {name}" if name else "Your DeepSpeed configuration", key, value
 
 
 def _wanted_precision(plan: Plan, target: Literal["trainer", "accelerator"], asked: str) -> tuple[str, str]:
@@ -198,6 +206,11 @@ def _require_the_plans_engine(plan: Plan) -> None:
         name, start = LAUNCH[plan.engine]
         raise ValueError(
             f"{name} needs a launcher, and this process has none: start it with `accelerate launch {start}`."
+        )
+    if plan.engine == "DEEPSPEED" and cpu_asked_by_launcher():
+        raise ValueError(
+            "ACCELERATE_USE_CPU (accelerate launch --cpu) drops DeepSpeed without a word: unset it, or start the "
+            "script with plain data parallelism, recipes/launch/ddp.yaml."
         )
     if launchers_engine() not in ("NO", plan.engine):
         author = plan.author("launch", "distributed_type")

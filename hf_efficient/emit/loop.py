@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.effective_batch import at_processes
 from hf_efficient.emit.accelerator import Call, accelerator_keywords, require_no_other_plan
+from hf_efficient.emit.deepspeed import refuse_hidden_steps, tell_plugin
 from hf_efficient.emit.engine_rules import STOCK, fit_engine
 from hf_efficient.emit.fsdp import own_checkpointing, preparations, refuse_second_plugin
 from hf_efficient.emit.here import require, training_machine
@@ -25,7 +26,7 @@ from hf_efficient.emit.model import add_adapter
 from hf_efficient.emit.places import require_cards, require_offload_folders
 from hf_efficient.emit.process import switched
 from hf_efficient.emit.sampler import with_sampler
-from hf_efficient.emit.takeover import take_launchers_engine
+from hf_efficient.emit.takeover import take_launchers_engine, take_your_engine
 from hf_efficient.emit.warmup import refuse_a_share
 from hf_efficient.emit.yours import needs_of_settings, take_yours
 from hf_efficient.plan import Conflict, Plan, require_plan
@@ -58,21 +59,30 @@ def make_accelerator(plan: Plan, **yours: Any) -> Accelerator:
         )
     require_no_other_plan(settled)
     keywords = accelerator_keywords(settled, launchers_engine())
+    tell_plugin(keywords.get("deepspeed_plugin"), settled)
     with switched(settled):
         accelerator = Accelerator(
             **{key: call.build() if isinstance(call, Call) else call for key, call in keywords.items()}
         )
-    if accelerator.num_processes != launched_processes():
-        raise ValueError(
-            f"The launcher started {launched_processes()} processes and Accelerate found {accelerator.num_processes}: "
-            "each would train alone. Without GPUs set ACCELERATE_USE_CPU=true for the launcher."
-        )
-    if settled.engine == "FSDP" and accelerator.distributed_type != "FSDP":
-        raise ValueError(
-            f"This plan trains with FSDP, and Accelerate took {accelerator.distributed_type.value} without a word: "
-            "start one process per GPU with `accelerate launch`, or leave fsdp out."
-        )
+    _require_the_launch(accelerator, settled)
     return accelerator
+
+
+def _require_the_launch(accelerator: Accelerator, settled: Plan) -> None:
+    """Raise ValueError where Accelerate found other processes than were started, or took another engine."""
+    found, engine = accelerator.num_processes, accelerator.distributed_type.value
+    if found != launched_processes():
+        instead = "take recipes/launch/ddp.yaml and set" if settled.engine == "DEEPSPEED" else "set"
+        raise ValueError(
+            f"The launcher started {launched_processes()} processes and Accelerate found {found}: each would train "
+            f"alone. Without GPUs {instead} ACCELERATE_USE_CPU=true for the launcher."
+        )
+    if settled.engine not in ("NO", engine):
+        trick = {"DEEPSPEED": "zero", "FSDP": "fsdp"}[settled.engine]
+        raise ValueError(
+            f"This plan trains with {settled.engine}, and Accelerate took {engine} without a word: "
+            f"start one process per GPU with `accelerate launch`, or leave {trick} out."
+        )
 
 
 def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
@@ -80,9 +90,12 @@ def settle_loop(plan: Plan, yours: Mapping[str, Any] | None = None) -> Plan:
     from accelerate import Accelerator
 
     require_plan(plan)
-    _check_keywords(Accelerator, yours or {})
-    refuse_second_plugin(plan, yours or {})
-    plan = take_yours(take_launchers_engine(plan), "accelerator", yours or {})
+    yours = yours or {}
+    _check_keywords(Accelerator, yours)
+    plan = take_launchers_engine(take_your_engine(plan, yours))
+    refuse_second_plugin(plan, yours)
+    refuse_hidden_steps(plan, yours)
+    plan = take_yours(plan, "accelerator", yours)
     plan = agree_with_launcher(plan, "accelerator")
     plan = own_checkpointing(take_launchers_words(plan, "accelerator"), "accelerator")
     plan = fit_engine(plan, str(plan["optimizer"].get("name", STOCK)), door="loop")

@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from hf_efficient.emit.launcher import launched_processes
 from hf_efficient.plan import Plan
 
 BLOCK = 2**20
@@ -28,7 +29,27 @@ def require_cards() -> None:
         raise ValueError(
             f"The launcher started {processes} processes on this machine, and it shows {cards} "
             f"{'card' if cards == 1 else 'cards'}{hidden}: each process needs one of its own. Start it with "
-            f"--num_processes {cards}."
+            f"--num_processes {cards * int(os.environ.get('GROUP_WORLD_SIZE') or 1)}."
+        )
+
+
+def require_zero_3_sees_all(plan: Plan) -> None:
+    """Raise ValueError where Trainer would load the model of ZeRO-3 as if each process were alone.
+
+    On CPUs transformers starts torch's communication only, and DeepSpeed's, which shards while the model loads, sees
+    one process.
+    """
+    import torch
+
+    stage = plan["deepspeed"].get("zero_optimization", {}).get("stage")
+    if stage != 3 or launched_processes() == 1 or torch.accelerator.is_available():
+        return
+    import deepspeed.comm
+
+    if not deepspeed.comm.is_initialized():
+        raise ValueError(
+            "ZeRO-3 on several processes needs a GPU for each, and this machine has none: start the script with plain "
+            "data parallelism, ACCELERATE_USE_CPU=true and recipes/launch/ddp.yaml."
         )
 
 

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hf_efficient.emit.launcher import launchers_engine, launchers_file
+from hf_efficient.emit.launcher import launchers_engine, launchers_file, read_configuration
 from hf_efficient.plan import Conflict, Plan
 from hf_efficient.tricks import catalogue
+from hf_efficient.wording import listed
 
 BY = "launcher"
 STAGE = "ACCELERATE_DEEPSPEED_ZERO_STAGE"
@@ -16,6 +17,8 @@ DEVICES = {
     "offload_optimizer": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
     "offload_param": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
 }
+SAID = ("gradient_clipping", "gradient_accumulation_steps")
+"""What a DeepSpeed configuration must say, for the engine to do as the plan does."""
 KEPT = ("auto_wrap_policy", "state_dict_type", "cpu_ram_efficient_loading")
 """FSDP's settings in which the launch YAML's own words, where it has any, stand over those of the trick fsdp."""
 WORDS = dict.fromkeys(("y", "yes", "t", "true", "on", "1"), True) | dict.fromkeys(
@@ -35,7 +38,7 @@ def take_launchers_engine(plan: Plan) -> Plan:
     """
     name, config = launchers_file()
     if config and plan.engine in ("NO", "DEEPSPEED"):
-        return _take_file(plan, name, config)
+        return _take_file(plan, f"The launcher's DeepSpeed file {name}", config)
     fsdp_2 = launchers_engine() == "FSDP" and os.environ.get("FSDP_VERSION") == "2"
     if plan.engine == "FSDP" and fsdp_2:
         return _take_words(plan)
@@ -57,13 +60,36 @@ def _take_stage(plan: Plan) -> Plan:
     return _take_zero(plan, stage, devices)
 
 
-def _take_zero(plan: Plan, stage: str, devices: Mapping[str, str]) -> Plan:
+def take_your_engine(plan: Plan, yours: Mapping[str, Any]) -> Plan:
+    """Return `plan` with a DeepSpeed configuration that you pass as its own, word for word, by you.
+
+    `yours` are fields of TrainingArguments (`deepspeed`, a file or a mapping) or keywords of Accelerator
+    (`deepspeed_plugin`). Raises ValueError for a file that cannot be read, and Conflict beside another engine, where
+    you switch the plan's own off, and where your configuration contradicts the plan.
+    """
+    name = next((name for name in ("deepspeed", "deepspeed_plugin", "fsdp") if name in yours), "")
+    given = yours.get(name)
+    several = name == "deepspeed_plugin" and isinstance(given, Mapping)  # accelerate's way to train several models
+    if not name or (name == "fsdp" and given) or several:
+        return plan
+    engine = "FSDP" if name == "fsdp" else "DEEPSPEED"
+    if plan.engine == engine or (launchers_file()[0] if given else launchers_engine() == engine):
+        author = plan.author("launch", "distributed_type") or "The launcher"
+        raise Conflict(f"{author} makes the engine, and you pass {name}={given!r:.60}: leave one of the two out.")
+    if not given:
+        return plan
+    config = getattr(given, "deepspeed_config", given)
+    config = config if isinstance(config, Mapping) else read_configuration(str(config), f"Your {name}={config!r}")
+    return _take_file(plan, f"Your {name}", dict(config), by="you")
+
+
+def _take_zero(plan: Plan, stage: str, devices: Mapping[str, str], *, by: str = BY) -> Plan:
     """Return `plan` with the trick zero of this stage, and with the offload of these devices and no other."""
     if stage not in ("1", "2", "3"):
         return _left_to_accelerate(plan, f"ZeRO stage {stage}", "stage 1 and above share the training state")
     optimizer, weights = (devices[key] not in ("none", "None") for key in DEVICES)
     offload = "all" if weights else "optimizer" if optimizer else None
-    plan = plan.add(catalogue()["zero"](int(stage), offload=offload), by=BY)
+    plan = plan.add(catalogue()["zero"](int(stage), offload=offload), by=by)
     if weights and not optimizer:  # no trick says that
         plan = plan.drop("deepspeed", ["zero_optimization.offload_optimizer"])
         plan = plan.drop("launch", ["deepspeed_config.offload_optimizer_device"])
@@ -77,21 +103,28 @@ def _left_to_accelerate(plan: Plan, engine: str, instead: str) -> Plan:
     )
 
 
-def _take_file(plan: Plan, name: str, config: dict[str, Any]) -> Plan:
-    """Return `plan` with a DeepSpeed file as its configuration; what the plan names must not contradict it."""
+def _take_file(plan: Plan, name: str, config: dict[str, Any], *, by: str = BY) -> Plan:
+    """Return `plan` with a DeepSpeed configuration as its own; what the plan names must not contradict it.
+
+    `name` begins sentences about it. DeepSpeed would clip at 1.0 and count one micro-batch where it says nothing.
+    """
+    silent = [key for key in SAID if key not in config]
+    config = config | dict.fromkeys(silent, "auto")
     if plan["deepspeed"] == config:
         return plan
+    if silent:
+        plan = plan.note(f"{name} says nothing of {listed(silent)}: there the plan's word holds.")
     zero = config["zero_optimization"]
     plan = _require_no_other_optimizer(plan, name, config)
     if plan.engine == "NO":
         devices = {key: str((zero.get(key) or {}).get("device", "none")) for key in DEVICES}
-        plan = _take_zero(plan, str(zero.get("stage", 0)), devices)
+        plan = _take_zero(plan, str(zero.get("stage", 0)), devices, by=by)
         if plan.engine == "NO":
             return plan
     else:
         _require_the_files_sharding(plan, name, zero)
-        plan = plan.note(f"The launcher's DeepSpeed file {name} is the configuration, with all its keys.")
-    return plan.drop("deepspeed", plan["deepspeed"]).override("deepspeed", dict(_leaves(config)), by=BY)
+        plan = plan.note(f"{name} is the configuration, with all its keys.")
+    return plan.drop("deepspeed", plan["deepspeed"]).override("deepspeed", dict(_leaves(config)), by=by)
 
 
 def _require_the_files_sharding(plan: Plan, name: str, zero: Mapping[str, Any]) -> None:
@@ -103,9 +136,7 @@ def _require_the_files_sharding(plan: Plan, name: str, zero: Mapping[str, Any]) 
         )
         if mine != theirs:
             author = plan.author("launch", "distributed_type")
-            raise Conflict(
-                f"The launcher's DeepSpeed file {name} says {key}: {theirs}, {author} says {mine}: keep one of the two."
-            )
+            raise Conflict(f"{name} says {key}: {theirs}, {author} says {mine}: keep one of the two.")
 
 
 def _require_no_other_optimizer(plan: Plan, name: str, config: Mapping[str, Any]) -> Plan:
@@ -114,13 +145,11 @@ def _require_no_other_optimizer(plan: Plan, name: str, config: Mapping[str, Any]
     author = plan.author("optimizer", "name")
     if block and author:
         raise Conflict(
-            f"The launcher's DeepSpeed file {name} has an optimizer block ({block}), which would take the place of "
+            f"{name} has an optimizer block ({block}), which would take the place of "
             f"{author} without a word: take the block out, or {author}."
         )
     decided = [key for key in ("optimizer", "scheduler") if config.get(key)]
-    return plan.note(
-        *(f"The launcher's DeepSpeed file {name} decides the {key}: {config[key].get('type')}." for key in decided)
-    )
+    return plan.note(*(f"{name} decides the {key}: {config[key].get('type')}." for key in decided))
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

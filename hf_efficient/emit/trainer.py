@@ -13,9 +13,9 @@ from hf_efficient.emit.head import require_head
 from hf_efficient.emit.here import require, training_machine, without_accelerator
 from hf_efficient.emit.launcher import agree_with_launcher, cpu_author, launched_processes, take_launchers_words
 from hf_efficient.emit.loader import unpin
-from hf_efficient.emit.places import require_cards, require_offload_folders
+from hf_efficient.emit.places import require_cards, require_offload_folders, require_zero_3_sees_all
 from hf_efficient.emit.process import read_by, switched
-from hf_efficient.emit.takeover import take_launchers_engine
+from hf_efficient.emit.takeover import take_launchers_engine, take_your_engine
 from hf_efficient.emit.warmup import refuse_a_share
 from hf_efficient.emit.yours import needs_of_settings, refuse_half_an_optimizer, refuse_what_breaks, take_yours
 from hf_efficient.plan import Plan, require_plan
@@ -54,6 +54,7 @@ def training_arguments(plan: Plan, args_class: Any = None, *, model: Any = None,
     settled = settle(plan, args_class, yours)
     require_cards()
     require_offload_folders(settled)
+    require_zero_3_sees_all(settled)
     for remark in sft_remarks(settled) if _is_sft(args_class) else ():
         warnings.warn(remark, stacklevel=2)
     with switched(settled):
@@ -77,8 +78,11 @@ def settle(
     require_plan(plan)
     args_class, yours = args_class or _stock(), modern(yours or {})
     _check_fields(args_class, yours)
-    plan = agree_with_launcher(take_launchers_engine(plan), "trainer")
+    plan = agree_with_launcher(take_launchers_engine(take_your_engine(plan, yours)), "trainer")
+    if yours.get("deepspeed"):
+        yours = {**yours, "deepspeed": plan["deepspeed"]}
     settled = arguments_plan(plan, args_class, yours, processes=launched_processes())
+    settled = agree_with_launcher(settled, "trainer")  # your own values too
     refuse_a_share(settled["trainer"].get("optim"), settled["trainer"].get("warmup_steps"))
     machine = without_accelerator(training_machine()) if settled["trainer"].get("use_cpu") else training_machine()
     refuse_half_an_optimizer(settled)

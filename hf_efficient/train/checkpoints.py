@@ -1,4 +1,4 @@
-"""What lies in the folder of a checkpoint, read without unpickling anything, and whether this run can go on from it."""
+"""What lies in the folder of a checkpoint, read without unpickling anything, and whether it is whole."""
 
 from __future__ import annotations
 
@@ -25,6 +25,24 @@ def newest(folder: str) -> str:
     if not found:
         raise ValueError(f"There is no checkpoint to resume from in {folder}: leave the flag out.")
     return str(found)
+
+
+def asked_folder(asked: str | None, output_dir: str) -> Path | None:
+    """Return the folder that --resume_from_checkpoint names, the newest for `true`, None where the run begins.
+
+    Raises ValueError when there is no such folder.
+    """
+    name = os.path.expanduser(str(asked or ""))
+    if name.lower() in ("", "false", "none"):
+        return None
+    if name.lower() == "true":
+        return Path(newest(output_dir))
+    if not Path(name).is_dir():
+        raise ValueError(
+            f"There is no folder {name}: --resume_from_checkpoint takes a folder checkpoint-N, or true for the newest "
+            f"in {output_dir}."
+        )
+    return Path(name)
 
 
 def write_run(folder: Path, facts: dict[str, Any]) -> None:
@@ -59,34 +77,9 @@ def ranks_here(processes: int) -> list[int]:
     return list(range(processes)) if one_machine else [int(os.environ.get("RANK") or 0)]
 
 
-def refuse_another_run(folder: Path, written_by: dict[str, Any], processes: int, effective: int) -> None:
-    """Raise ValueError when the checkpoint was written by another number of processes, or with another batch.
-
-    ZeRO fails then, deep inside; the other engines would go on in silence, with other data and random numbers.
-    """
-    anew = f" or begin anew from its weights with --model {folder}" if _loads(folder) else " or begin anew without it"
-    then = int(written_by.get("processes") or processes)
-    if then != processes:
-        raise ValueError(
-            f"{folder} is of {then} process{'es' * (then > 1)} and this run has {processes}: its optimizer state, "
-            f"data order and random numbers are divided among {then}. Start it with --num_processes {then},{anew}."
-        )
-    samples = int(written_by.get("effective_batch") or effective)
-    if samples != effective:
-        raise ValueError(
-            f"{folder} is of a run with {samples} samples per update and this one has {effective}: it would go on at "
-            f"other data. Take a batch and an accumulation that make {samples},{anew}."
-        )
-
-
 def _updates(folder: Path) -> int:
     found = re.fullmatch(r"checkpoint-(\d+)", folder.name)
     return int(found[1]) if found else -1
-
-
-def _loads(folder: Path) -> bool:
-    """Say whether from_pretrained finds whole weights in a checkpoint."""
-    return (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
 
 
 def _cut_off(folder: Path) -> list[str]:

@@ -1,20 +1,22 @@
-"""The mean loss per item of a model over a loader, for a hand-written loop."""
+"""The mean loss per item of a model over a loader, for a hand-written loop, and for Trainer where its own is wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hf_efficient.emit.head import shifts_labels
 from hf_efficient.train.batches import row_count, sliced
 from hf_efficient.train.items import IGNORED, Batch, counters
 from hf_efficient.train.own_loss import loss_in, own_loss
 from hf_efficient.train.probe import LossKind, probe
+from hf_efficient.train.undisturbed import random_numbers_kept
 
 if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
     from torch import nn
+    from transformers import Trainer
 
 
 def mean_label_loss(model: nn.Module, loader: Iterable[Batch], accelerator: Accelerator) -> float:
@@ -37,6 +39,31 @@ def mean_label_loss(model: nn.Module, loader: Iterable[Batch], accelerator: Acce
     model.train(training)
     loss, items = accelerator.reduce(total, "sum").tolist()
     return float(loss / items) if items else float("nan")
+
+
+def exact_evaluation(trainer: Trainer) -> None:
+    """Let `trainer` tell the loss per label where its evaluation repeats rows to give each process as many.
+
+    Stock Trainer divides each process's loss by the labels of all, those of repeated rows among them, and then counts
+    the first processes' alone. Such an evaluation takes a second pass here; all others, and losses of your own
+    (label_smoothing_factor, compute_loss_func), stay as they are.
+    """
+    stock = trainer.evaluation_loop
+
+    def evaluation_loop(dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **keywords: Any) -> Any:
+        output = stock(dataloader, *args, metric_key_prefix=metric_key_prefix, **keywords)
+        key, own = f"{metric_key_prefix}_loss", trainer.label_smoother or trainer.compute_loss_func
+        if key in output.metrics and own is None and _repeats_rows(dataloader, trainer):
+            with random_numbers_kept():
+                output.metrics[key] = mean_label_loss(trainer.model_wrapped, dataloader, trainer.accelerator)
+        return output
+
+    trainer.evaluation_loop = evaluation_loop
+
+
+def _repeats_rows(loader: Any, trainer: Trainer) -> bool:
+    processes = trainer.accelerator.num_processes
+    return processes > 1 and len(loader.dataset) % (trainer.args.eval_batch_size * processes) > 0
 
 
 def _loss_and_items(model: nn.Module, batch: Batch, *, verdict: LossKind) -> tuple[torch.Tensor, torch.Tensor]:

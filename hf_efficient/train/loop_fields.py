@@ -61,6 +61,9 @@ def loop_plan(plan: Plan, given: Mapping[str, Any], defaults: Mapping[str, Any])
             "--save_strategy best saves after evaluations, and this loop evaluates before and after its run: "
             "take steps, epoch or no."
         )
+    for name in ("save_steps", "logging_steps"):
+        if given.get(name, 0) > 1 and given[name] != int(given[name]):
+            raise ValueError(f"--{name} must be an integer if bigger than 1, and is {given[name]}: round it.")
     for name, value in given.items():
         target, key = HONOURED[name]
         value = os.path.expanduser(value) if name == "output_dir" else value
@@ -88,13 +91,18 @@ def run_length(options: Mapping[str, Any], batches: int, steps: int) -> tuple[in
 def save_is_due(options: SimpleNamespace, done: int, *, updates: int, epoch_ended: bool) -> bool:
     """Say whether a checkpoint is to be saved after `done` of `updates`, by Trainer's rules (DefaultFlowCallback).
 
-    `save_steps` below 1 is a share of the updates; with `steps` and `epoch` the last update is saved too.
+    With `steps` and `epoch` the last update is saved too.
     """
-    every = options.save_steps if options.save_steps >= 1 else math.ceil(updates * options.save_steps)
     last = done >= updates
     if options.save_strategy == "epoch":
         return last or epoch_ended
-    return bool(options.save_strategy == "steps" and (last or (every > 0 and done % every == 0)))
+    return bool(options.save_strategy == "steps" and (last or is_due(options.save_steps, done, updates=updates)))
+
+
+def is_due(steps: float, done: int, *, updates: int) -> bool:
+    """Say whether what happens every `steps` updates is due; below 1 they are a share of `updates`, 0 is never."""
+    every = steps if steps >= 1 else math.ceil(updates * steps)
+    return every > 0 and done % every == 0
 
 
 def _refuse(given: Mapping[str, Any]) -> None:

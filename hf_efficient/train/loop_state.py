@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -13,9 +12,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.plan import Plan
-from hf_efficient.train.checkpoints import newest, ranks_here, read_run, refuse_another_run, refuse_damaged, write_run
-from hf_efficient.train.loop_fields import save_is_due
+from hf_efficient.train.checkpoints import asked_folder, ranks_here, read_run, refuse_damaged, write_run
+from hf_efficient.train.loop_fields import is_due, save_is_due
 from hf_efficient.train.order import repeat_orders
+from hf_efficient.train.same_run import engine_facts, refuse_another_run, refuse_finished, settings_facts
 from hf_efficient.train.undisturbed import random_numbers_kept
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class LoopState:
 
     `done` updates of `updates`, the last of them in epoch `epoch`, of which `taken` micro-batches are used; `tokens`
     label items in all; `losses` are pairs of update and logged loss. Build it before the model: it raises ValueError
-    for a checkpoint that is missing, half-written, or of another number of processes or samples per update.
+    for a checkpoint that is missing, half-written, finished, or of another run (same_run.py).
 
     Weights, optimizer, fp16's scale and random numbers are saved by `accelerator.save_state`, so under every engine;
     the rest is JSON. Of these files DeepSpeed's alone are unpickled, by DeepSpeed: resume from no stranger's.
@@ -43,8 +43,11 @@ class LoopState:
         self.accelerator, self.options = accelerator, SimpleNamespace(**plan["loop"])
         processes = accelerator.num_processes
         samples = plan["dataloader"]["batch_size"] * accelerator.gradient_accumulation_steps * processes
-        self.started_as = {"processes": processes, "effective_batch": samples}
-        self.folder = _checkpoint(self.options, processes, samples)
+        self.started_as = {"processes": processes, "effective_batch": samples} | settings_facts(self.options)
+        self.started_as |= engine_facts(
+            accelerator.state.deepspeed_plugin, fsdp=accelerator.state.fsdp_plugin is not None
+        )
+        self.folder = _checkpoint(self.options, self.started_as)
         self.losses: list[tuple[int, float]] = []
         self.done = self.epoch = self.taken = 0
         self.tokens: int | torch.Tensor = 0
@@ -94,11 +97,11 @@ class LoopState:
         """Count an update, show its loss where it is to be logged, and save a checkpoint where one is due."""
         self.done, self.tokens = self.done + 1, self.tokens + window.items
         self._bar.update()
-        if self.options.logging_steps and self.done % self.options.logging_steps == 0:
+        if is_due(self.options.logging_steps, self.done, updates=self.updates):
             loss = self.accelerator.reduce(window.loss, "sum").item()
             self.losses.append((self.done, loss))
             self._bar.set_postfix(loss=f"{loss:.3f}")
-        if save_is_due(self.options, self.done, updates=self.updates, epoch_ended=self.taken == self._length):
+        if save_is_due(self.options, self.done, updates=self.updates, epoch_ended=self._epoch_ended()):
             self._seconds += time.perf_counter() - self._since
             self.save()
             self._since = time.perf_counter()
@@ -130,6 +133,10 @@ class LoopState:
             rotate_checkpoints(final.parent, self.options.save_total_limit, use_mtime=True)
         accelerator.wait_for_everyone()
 
+    def _epoch_ended(self) -> bool:
+        """Say whether the last update had the epoch's last batch: where windows asked for one more, `batches` ended."""
+        return self.taken in (0, self._length)
+
     def _place(self) -> dict[str, Any]:
         ended = self.taken == self._length
         return {
@@ -142,20 +149,21 @@ class LoopState:
         }
 
 
-def _checkpoint(options: SimpleNamespace, processes: int, samples: int) -> Path | None:
+def _checkpoint(options: SimpleNamespace, now: dict[str, Any]) -> Path | None:
     """Return the folder to go on from, None where the run begins; raise ValueError where it cannot."""
-    asked = os.path.expanduser(str(options.resume_from_checkpoint or ""))
-    if asked.lower() in ("", "false", "none"):
+    folder = asked_folder(options.resume_from_checkpoint, options.output_dir)
+    if folder is None:
         return None
-    folder = Path(newest(options.output_dir) if asked.lower() == "true" else asked)
     run = read_run(folder)
     if "updates" not in run:
         raise ValueError(
             f"{folder} is no checkpoint of this loop: its run.json does not say where the run was. "
             "Trainer's are for recipes/causal_lm.py."
         )
-    refuse_another_run(folder, run, processes, samples)
-    refuse_damaged(folder, (name for name in _random_states(ranks_here(processes)) if not (folder / name).is_file()))
+    refuse_another_run(folder, run, now=now)
+    names = _random_states(ranks_here(now["processes"]))
+    refuse_damaged(folder, (name for name in names if not (folder / name).is_file()))
+    refuse_finished(folder, options, updates=run["updates"], epochs=run["epoch"])
     return folder
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,20 +13,15 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from hf_efficient.train.checkpoints import (
-    newest,
-    ranks_here,
-    read_run,
-    refuse_another_run,
-    refuse_damaged,
-    write_run,
-)
+from hf_efficient.emit.launcher import launchers_engine
+from hf_efficient.train.checkpoints import asked_folder, ranks_here, read_run, refuse_damaged, write_run
 from hf_efficient.train.order import sampler_of
+from hf_efficient.train.same_run import engine_facts, refuse_another_run, refuse_finished, settings_facts
 from hf_efficient.train.undisturbed import random_numbers_kept
 
 STATE = "trainer_state.json"
-OPTIMIZER = ("optimizer.pt", "optimizer.bin", "optimizer_0", "global_step*")
-"""Trainer's own, FSDP's whole and in shards, DeepSpeed's."""
+OPTIMIZER = {"DEEPSPEED": ("global_step*",), "FSDP": ("optimizer.bin", "optimizer_0"), "none": ("optimizer.pt",)}
+"""Engine -> where its optimizer state is in Trainer's checkpoints (FSDP's whole or in shards)."""
 
 
 class Resumable(TrainerCallback):  # type: ignore[misc]
@@ -48,8 +42,14 @@ class Resumable(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Write `run.json`, after all else and by the process that wrote Trainer's state."""
         if args.should_save:
-            facts = {"processes": args.world_size, "effective_batch": effective_batch(args)}
-            write_run(Path(args.output_dir) / f"checkpoint-{state.global_step}", facts)
+            write_run(Path(args.output_dir) / f"checkpoint-{state.global_step}", run_facts(args))
+
+
+def run_facts(args: TrainingArguments) -> dict[str, Any]:
+    """Return what of this run must be as it was where it goes on."""
+    fsdp = launchers_engine() == "FSDP" or args.fsdp_plugin_args is not None
+    facts = {"processes": args.world_size, "effective_batch": effective_batch(args)}
+    return facts | engine_facts(args.deepspeed_plugin, fsdp=fsdp) | settings_facts(args)
 
 
 def effective_batch(args: TrainingArguments) -> int:
@@ -61,24 +61,21 @@ def checkpoint(args: TrainingArguments) -> str | None:
     """Return the folder that `resume_from_checkpoint` names, the newest of the output folder for `true`, or None.
 
     Raises ValueError when there is no checkpoint of Trainer's, when it is half-written (Trainer would begin with a new
-    optimizer or other random numbers and say nothing), or when it is of another number of processes or samples per
-    update, or has no update left. Nothing is loaded or unpickled for that.
+    optimizer, schedule or other random numbers and say nothing), when it is of a run with other processes, samples per
+    update, engine or settings (same_run.py), or has no update left. Nothing is loaded or unpickled for that.
     """
-    asked = os.path.expanduser(str(args.resume_from_checkpoint or ""))
-    if asked.lower() in ("", "false", "none"):
+    folder = asked_folder(args.resume_from_checkpoint, args.output_dir)
+    if folder is None:
         return None
-    folder = Path(newest(args.output_dir) if asked.lower() == "true" else asked)
-    if asked.lower() != "true" and not (folder / STATE).is_file():
-        raise ValueError(f"{asked} is no checkpoint of Trainer's: it has no {STATE}.")
-    run = read_run(folder)
+    if str(args.resume_from_checkpoint).lower() != "true" and not (folder / STATE).is_file():
+        raise ValueError(f"{folder} is no checkpoint of Trainer's: it has no {STATE}.")
+    now, run = run_facts(args), read_run(folder)
     run.setdefault("processes", _processes(folder, args.world_size))
-    refuse_another_run(folder, run, args.world_size, effective_batch(args))
-    refuse_damaged(folder, _missing(folder, args.world_size))
-    if 0 < args.max_steps <= _state(folder)["global_step"]:
-        raise ValueError(
-            f"{folder} has made the {args.max_steps} updates of --max_steps, and Trainer would make one more: "
-            f"raise --max_steps, or take its weights with --model {folder}."
-        )
+    run.setdefault("engine", _engine(folder, now["engine"]))
+    refuse_another_run(folder, run, now=now)
+    refuse_damaged(folder, _missing(folder, args))
+    state = _state(folder)
+    refuse_finished(folder, args, updates=state["global_step"], epochs=state.get("epoch") or 0.0)
     return str(folder)
 
 
@@ -91,13 +88,23 @@ def _state(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _missing(folder: Path, processes: int) -> Iterator[str]:
+def _missing(folder: Path, args: TrainingArguments) -> Iterator[str]:
+    processes = args.world_size
     if "global_step" not in _state(folder):
         yield f"whole {STATE}"
-    if not any(any(folder.glob(name)) for name in OPTIMIZER):
+    if not _engine(folder, ""):
         yield "optimizer state"
+    # A scheduler of DeepSpeed's own is saved with its engine.
+    if not (args.deepspeed_plugin and args.deepspeed_plugin.deepspeed_config.get("scheduler")):
+        yield from ["scheduler.pt"] * (not (folder / "scheduler.pt").is_file())
     names = [f"rng_state_{rank}.pth" for rank in ranks_here(processes)] if processes > 1 else ["rng_state.pth"]
     yield from (name for name in names if not (folder / name).is_file())
+
+
+def _engine(folder: Path, otherwise: str) -> str:
+    """Return the engine that wrote a checkpoint, by its optimizer state; `otherwise` where it has none."""
+    found = (engine for engine, names in OPTIMIZER.items() if any(any(folder.glob(name)) for name in names))
+    return next(found, otherwise)
 
 
 def _processes(folder: Path, now: int) -> int:

@@ -18,9 +18,9 @@ def fsdp(reshard_after_forward: bool = True, offload: bool = False) -> Trick:
     there.
 
     Not on one GPU (there is nobody to share with), not where plain data parallelism fits, and not with adafactor,
-    apollo, adamw_torchao_4bit or an optimizer of bitsandbytes, which cannot update sharded weights: adamw_torchao_8bit
-    and galore can, and zero goes with bitsandbytes. Weights in 4 bits (qlora) stay whole on every GPU. With gradient
-    accumulation each GPU keeps whole gradients between the micro-batches of an update.
+    apollo, galore, adamw_torchao_4bit or an optimizer of bitsandbytes, which cannot update sharded weights or be saved:
+    adamw_torchao_8bit can (not resumed), and zero goes with bitsandbytes. Weights in 4 bits (qlora) stay whole on every
+    GPU. With gradient accumulation each GPU keeps whole gradients between the micro-batches of an update.
 
     With accelerate 1.15, encoders that list their embeddings among their layers (BERT, RoBERTa, ModernBERT, ViT) stop
     before the first step until the layers are named: `fsdp_transformer_layer_cls_to_wrap: RobertaLayer` below

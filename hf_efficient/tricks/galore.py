@@ -26,8 +26,8 @@ def galore(
     `scale`. The directions are found anew by an SVD every `update_proj_gap` updates.
 
     Not where a side is below the rank, where it saves nothing; not with weight decay, which transformers does not hand
-    to it; nor with GPT-2, whose layers are no nn.Linear, nor under zero, which has no matrices for it (fsdp has). The
-    SVD of large layers takes minutes each time for 7B: apollo has none.
+    to it; nor with GPT-2, whose layers are no nn.Linear, nor under zero, which has no matrices for it, or fsdp, which
+    cannot save it. The SVD of large layers takes minutes each time for 7B: apollo has none.
 
     Published: LLaMA-7B, optimizer state -65 % (-82 % in 8 bits); speed -17 % at 1B (arXiv 2403.03507).
     """

@@ -24,7 +24,8 @@ def schedule_free(warmup_steps: Annotated[int, AtLeast(0)] | None = None) -> Tri
     checkpoint between two holds the weights of training and not their average.
 
     Not to save memory, not without tuning learning rate and weight decay, and not under zero, where the average would
-    never reach the model (under fsdp it does). Batch norm needs the authors' extra pass.
+    never reach the model (under fsdp it does, but no checkpoint can be resumed). Batch norm needs the authors' extra
+    pass.
 
     Published: no figure for memory, which is AdamW's; it won the self-tuning track of MLCommons' AlgoPerf 2024
     (arXiv 2405.15682).

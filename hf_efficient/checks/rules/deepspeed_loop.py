@@ -7,7 +7,8 @@ from typing import Any
 
 from hf_efficient.checks.check import check
 from hf_efficient.checks.doors import door, named_by_launcher
-from hf_efficient.finding import Finding, error, warning
+from hf_efficient.finding import Finding, error, info, warning
+from hf_efficient.reading.script import Call, Script
 from hf_efficient.reading.settings import NOTHING, UNKNOWN, Settings
 from hf_efficient.reading.setup import Setup
 
@@ -132,15 +133,43 @@ def clip_grad_norm_ignored_by_deepspeed(setup: Setup, zero: Settings) -> Iterato
     script, held = setup.script, _clips_at(setup, zero)
     if script is None or door(setup) != "accelerate" or held is UNKNOWN:
         return
-    for call in (call for call in script.calls if call.method in ("clip_grad_norm_", "clip_grad_norm")):
-        norm = call.args[1] if len(call.args) > 1 else call.keywords.get("max_norm")
-        if isinstance(norm, int | float) and not isinstance(norm, bool) and norm != held:
+    for call, norm in _clips_itself(script):
+        if norm is not UNKNOWN and norm != held:
             yield warning(
                 f"{call.method}(..., {norm}) under DeepSpeed, whose {CLIPPING} is {held}",
                 why=f"The engine clips at its own value inside backward(): {held}; the call in the loop does not clip.",
                 fix=f"Write {CLIPPING}: {norm} in deepspeed_config of the accelerate YAML, or in the JSON.",
                 at=call.place,
             )
+
+
+@check({"accelerate": ">=1.0", "deepspeed": ">=0.10"}, seen="ran on CPU")
+def deepspeed_clipping_auto_in_loop(setup: Setup, deepspeed: Settings) -> Iterator[Finding]:
+    """Find gradient_clipping "auto" in the DeepSpeed JSON of a hand-written loop.
+
+    Only Trainer has an argument to fill it from. accelerate fills it with 1.0 (_prepare_deepspeed), whatever the loop
+    does, also where it clips nothing. Silent where the loop clips at a number that can be read:
+    clip-grad-norm-ignored-by-deepspeed then says whether the two differ.
+    """
+    script = setup.script
+    if script is None or door(setup) != "accelerate" or deepspeed.text(CLIPPING) != "auto":
+        return
+    if any(norm is not UNKNOWN for _, norm in _clips_itself(script)):
+        return
+    yield info(
+        f'{CLIPPING} is "auto" in the DeepSpeed JSON of a hand-written loop',
+        why="accelerate makes 1.0 of it, whatever the loop does: the engine clips at 1.0.",
+        fix=f'Write the norm that you mean: "{CLIPPING}": 1.0, or 0.0 for no clipping.',
+        at=deepspeed.where(CLIPPING),
+    )
+
+
+def _clips_itself(script: Script) -> Iterator[tuple[Call, Any]]:
+    """Yield every call that clips by norm, and the norm, UNKNOWN where it cannot be read."""
+    for call in script.calls:
+        if call.method in ("clip_grad_norm_", "clip_grad_norm"):
+            norm = call.args[1] if len(call.args) > 1 else call.keywords.get("max_norm")
+            yield call, norm if isinstance(norm, int | float) and not isinstance(norm, bool) else UNKNOWN
 
 
 def _clips_at(setup: Setup, zero: Settings) -> Any:

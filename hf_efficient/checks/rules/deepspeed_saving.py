@@ -120,7 +120,8 @@ def _saves_itself(script: Script, call: Call) -> bool:
     if any("GatheredParameters" in context for context in call.contexts):
         return False
     if call.method == "save_pretrained":
-        return _of_model(script, call) and "state_dict" not in call.keywords and not call.open
+        given = "state_dict" in call.keywords or len(call.node.args) > 2  # save_pretrained(folder, is_main, state_dict)
+        return _of_model(script, call) and not given and not call.open
     return call.method == "state_dict" and _of_model(script, call) and is_written(script, call)
 
 

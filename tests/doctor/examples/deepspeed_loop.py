@@ -12,6 +12,7 @@ for batch in loader:
     accelerator.clip_grad_norm_(model.parameters(), {norm})
     optimizer.step()
 """
+UNCLIPPED = CLIP.replace("    accelerator.clip_grad_norm_(model.parameters(), {norm})\n", "")
 
 
 def _yaml(kind: str = "DEEPSPEED", **keys: Any) -> dict[str, Any]:
@@ -76,6 +77,18 @@ EXAMPLES = {
             {"script": CLIP.format(norm=1.0), "accelerator": {}, "launch": _yaml()},
             {"script": CLIP.format(norm="limit"), "accelerator": {}, "launch": _yaml()},
             {"script": CLIP.format(norm=0.5), "accelerator": {}, "launch": {"distributed_type": "MULTI_GPU"}},
+        ],
+    ),
+    "deepspeed-clipping-auto-in-loop": (
+        [
+            {"script": UNCLIPPED, "accelerator": {}, "deepspeed": _json(gradient_clipping="auto")},
+            {"script": CLIP.format(norm="limit"), "accelerator": {}, "deepspeed": _json(gradient_clipping="auto")},
+        ],
+        [
+            {"script": UNCLIPPED, "accelerator": {}, "deepspeed": _json(gradient_clipping=0.5)},
+            {"script": CLIP.format(norm=1.0), "accelerator": {}, "deepspeed": _json(gradient_clipping="auto")},
+            {"script": CLIP.format(norm=0.5), "accelerator": {}, "deepspeed": _json(gradient_clipping="auto")},
+            {"script": "trainer.train()", "trainer": {}, "deepspeed": _json(gradient_clipping="auto")},
         ],
     ),
     "launcher-accumulation-auto": (
