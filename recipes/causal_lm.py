@@ -1,4 +1,4 @@
-"""Train a causal language model with Trainer, on one GPU or on the CPU.
+"""Train a causal language model with Trainer, on one GPU, on several or on the CPU.
 
     accelerate launch recipes/causal_lm.py                                   # small Llama, Python's own sources
     accelerate launch recipes/causal_lm.py --model Qwen/Qwen3-0.6B --data notes.jsonl --plan lean

@@ -16,6 +16,13 @@ PLAN = ["--plan", "safe", "batch_size(2, effective=8)", "--without", "data_loadi
 ENGINES = {
     "ddp": (), "zero2": ("zero(2)",), "zero3": ("zero(3)",), "fsdp": ("fsdp",),
 }  # fmt: skip
+# ZeRO-2's files are ZeRO-3's without the weights, so one door stands for both.
+ARMS = [
+    (recipe, engine)
+    for recipe in ("causal_lm", "accelerate_loop")
+    for engine in ENGINES
+    if (recipe, engine) != ("causal_lm", "zero2")
+]
 pytestmark = [pytest.mark.launch, pytest.mark.slow]
 
 
@@ -31,8 +38,7 @@ def flags(tiny: Path, tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("recipe", ["causal_lm", "accelerate_loop"])
+@pytest.mark.parametrize(("recipe", "engine"), ARMS)
 def test_a_killed_run_ends_as_if_it_had_not_been(recipe: str, engine: str, flags: list[str], tmp_path: Path) -> None:
     """The losses after the newest checkpoint are equal, to the bit, and so are the weights at the end, which load."""
     yaml, script = emitted(*ENGINES[engine], folder=tmp_path), f"recipes/{recipe}.py"

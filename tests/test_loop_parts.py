@@ -167,3 +167,11 @@ def test_a_head_that_drops_the_items_is_warned_about() -> None:
     batch = {"input_ids": torch.tensor([[1, 2]]), "labels": torch.tensor([0])}
     with pytest.warns(UserWarning, match="may ignore num_items_in_batch"):
         list(hf.windows([batch], accelerator))
+
+
+def test_a_learning_rate_that_is_a_tensor_is_written(tmp_path: Path) -> None:
+    """torchao's optimizers keep theirs so, and a checkpoint's JSON has the scheduler's."""
+    from hf_efficient.train.checkpoints import read_run, write_run
+
+    write_run(tmp_path, {"scheduler": {"_last_lr": [torch.tensor(0.5)]}})
+    assert read_run(tmp_path) == {"scheduler": {"_last_lr": [0.5]}}

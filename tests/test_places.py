@@ -164,7 +164,7 @@ def test_a_full_or_read_only_disk_is_refused(options: str, reason: str, tmp_path
         check=False,
     )
     assert f"ValueError: Cannot offload to {tmp_path}: {reason}" in run.stderr
-    assert "Free it, or name another folder with nvme_path." in run.stderr
+    assert "Free it, or name another one." in run.stderr
 
 
 def test_a_disk_that_refuses_late_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

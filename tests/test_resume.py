@@ -14,6 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from hf_efficient.train.loop_fields import save_is_due
+from hf_efficient.train.same_run import refuse_finished
 
 ROOT = Path(__file__).parents[1]
 Main = Callable[[list[str]], Any]
@@ -118,6 +119,105 @@ def test_another_batch_or_number_of_processes_is_refused(
     said = refusal(main, trained, capsys)
     assert "checkpoint-3 is of 2 processes and this run has 1" in said
     assert "--num_processes 2" in said
+
+
+@pytest.mark.launch
+def test_another_engine_is_refused(
+    main: Main, trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of ZeRO's is not gone on from without it: run.json tells the engine, stage and offload."""
+    note = tmp_path / "checkpoint-3" / "run.json"
+    facts = json.loads(note.read_text())
+    assert facts["engine"] == "none"
+    note.write_text(json.dumps(facts | {"engine": "DEEPSPEED", "stage": 2, "offload": ["optimizer"]}))
+    said = refusal(main, trained, capsys)
+    assert "is of a run under DeepSpeed stage 2 and optimizer offload and this one is without an engine" in said
+    note.write_text(json.dumps(facts | {"engine": "FSDP"}))
+    assert "is of a run under FSDP and this one is without an engine" in refusal(main, trained, capsys)
+
+
+@pytest.mark.launch
+def test_trainers_own_files_tell_the_engine_and_hold_the_schedule(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without our note the optimizer's file tells the engine; without scheduler.pt Trainer would begin both anew."""
+    main = main_of("causal_lm")
+    asked = [*flags, *plan(), "--output_dir", str(tmp_path), "--resume_from_checkpoint", "true"]
+    main([*asked[:-2], "--max_steps", "1"])
+    folder = tmp_path / "checkpoint-1"
+    (folder / "scheduler.pt").rename(tmp_path / "scheduler.pt")
+    assert "has no scheduler.pt" in refusal(main, asked, capsys)
+    (tmp_path / "scheduler.pt").rename(folder / "scheduler.pt")
+    (folder / "run.json").unlink()
+    whole = (folder / "optimizer.pt").rename(folder / "optimizer.bin")
+    assert "is of a run under FSDP and this one is without an engine" in refusal(main, asked, capsys)
+    whole.unlink()
+    assert "has no optimizer state" in refusal(main, asked, capsys)
+    (folder / "global_step1").mkdir()
+    assert "is of a run under DeepSpeed and this one is without an engine" in refusal(main, asked, capsys)
+
+
+@pytest.mark.launch
+def test_another_setting_is_refused(
+    main: Main, trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A learning rate or seed that the checkpoint would overrule is named with both values; more updates are not."""
+    trained += ["--max_steps", "4"]
+    for name, then, now in [
+        ("learning_rate", "0.01", "0.02"),
+        ("weight_decay", "0.0", "0.1"),
+        ("lr_scheduler_type", "linear", "cosine"),
+        ("warmup_steps", "0", "2"),
+        ("seed", "42", "1"),
+    ]:
+        said = refusal(main, [*trained, f"--{name}", now], capsys)
+        assert f"checkpoint-3 is of a run with --{name} {then} and this one has {now}" in said
+        assert f"Give --{name} {then}, or begin anew" in said
+    main(trained)
+    assert len(losses(tmp_path / "checkpoint-4")) == 4
+
+
+@pytest.mark.launch
+def test_a_run_that_has_ended_is_refused(main: Main, trained: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """No update is left by --max_steps, or no epoch by --num_train_epochs."""
+    assert "has made the 3 updates of --max_steps, and none is left" in refusal(main, trained, capsys)
+    assert "has made the 2 updates" in refusal(main, [*trained, "--max_steps", "2"], capsys)
+
+
+def test_epochs_that_have_been_made_are_none_to_go_on_with(tmp_path: Path) -> None:
+    """By epochs, a run that has made them all is refused, and one that has a part left is not."""
+    options = SimpleNamespace(max_steps=-1, num_train_epochs=2.0)
+    refuse_finished(tmp_path, options, updates=11, epochs=1.8)
+    with pytest.raises(ValueError, match="has made the 2 epochs of --num_train_epochs"):
+        refuse_finished(tmp_path, options, updates=12, epochs=2)
+
+
+def test_a_folder_that_is_not_there_is_named(main: Main, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped folder, and a number of updates that is none, end in a sentence."""
+    said = refusal(main, [*flags, "--resume_from_checkpoint", "out/nothere"], capsys)
+    assert "There is no folder out/nothere" in said
+    for name in ("save_steps", "logging_steps"):
+        said = refusal(main, [*flags, f"--{name}", "1.5"], capsys)
+        assert f"--{name} must be an integer if bigger than 1" in said
+
+
+@pytest.mark.launch
+def test_an_epoch_whose_last_window_is_full_is_over_where_it_ends(flags: list[str], tmp_path: Path) -> None:
+    """Eleven micro-batches of an update each: after the eleventh the next epoch begins, not this one again."""
+    asked = [*flags, "--plan", "safe", "batch_size(2, effective=2)", "data_loading(0)", "--save_steps", "11"]
+    main = main_of("accelerate_loop")
+    main([*asked, "--output_dir", str(tmp_path / "whole")])
+    found = tmp_path / "whole" / "checkpoint-11"
+    assert json.loads((found / "run.json").read_text())["epoch"] == 1
+    main([*asked, "--output_dir", str(tmp_path / "on"), "--resume_from_checkpoint", str(found)])
+    assert_same_end(tmp_path / "whole", tmp_path / "on")
+
+
+@pytest.mark.launch
+def test_an_epoch_whose_last_window_is_not_full_is_saved(main: Main, flags: list[str], tmp_path: Path) -> None:
+    """Eleven micro-batches in windows of two: both doors save after the sixth and the twelfth update."""
+    main([*flags, *plan(), "--output_dir", str(tmp_path), "--save_strategy", "epoch", "--max_steps", "13"])
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {f"checkpoint-{n}" for n in (6, 12, 13)}
 
 
 @pytest.mark.launch

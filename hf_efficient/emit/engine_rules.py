@@ -72,7 +72,7 @@ def _refused_by_zero(plan: Plan, optimizer: str) -> Iterator[str]:
             "would never reach: take fsdp in its place, or adamw_fused for the optimizer"
         )
     if optimizer == "adagrad":
-        yield "makes adagrad anew and loses its state: take rmsprop or adamw_fused for the optimizer"
+        yield "makes adagrad anew with one group and stops at the first update: take rmsprop or adamw_fused"
 
 
 def _refused_by_fsdp(plan: Plan, optimizer: str, door: Door) -> Iterator[str]:

@@ -22,9 +22,10 @@ ALL_CARDS = (
 )
 MEETING = (
     "The address and main_process_port are those of the first machine, which the others must be able to reach; without "
-    "--main_process_ip the launcher waits for a machine called None. Every machine needs the script, its data and the same packages; checkpoints want a folder that all of them see. Under "
-    "SLURM one command starts all: sbatch slurm.sh {file} train.py"
+    "--main_process_ip the launcher waits for a machine called None. Every machine needs the script, its data and the "
+    "same packages; checkpoints want a folder that all of them see."
 )
+SLURM = "Under SLURM one command starts all: sbatch slurm.sh {file} train.py"
 ONE_PROCESS = "--num_processes 2 beside this file starts one process in silence: take {instead}."
 THREADS = "accelerate gives it all cores and says so; --num_cpu_threads_per_process N gives it N."
 
@@ -79,7 +80,7 @@ def _one_machine(name: str, plan: Plan) -> LaunchFile:
 
 
 def _two_machines(plan: Plan, how: str) -> LaunchFile:
-    return LaunchFile(plan, f"Two machines: {how}.", (ALL_CARDS, MEETING), 16, 2)
+    return LaunchFile(plan, f"Two machines: {how}.", (ALL_CARDS, MEETING, SLURM), 16, 2)
 
 
 def _text(name: str, file: LaunchFile) -> str:

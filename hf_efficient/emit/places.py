@@ -66,7 +66,7 @@ def require_offload_folders(plan: Plan) -> None:
 def require_offload_folder(folder: Path) -> None:
     """Raise ValueError where a block cannot be written to `folder`; nothing is left in it."""
     if folder.is_file():
-        raise ValueError(f"{folder} is a file: offloading needs a folder, so name one with nvme_path.")
+        raise ValueError(f"{folder} is a file: offloading needs a folder, so name one.")
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".hf_efficient.") as file:
             file.write(bytes(BLOCK))
@@ -74,10 +74,9 @@ def require_offload_folder(folder: Path) -> None:
             os.fsync(file.fileno())
     except FileNotFoundError:
         raise ValueError(
-            f"There is no folder {folder} to offload to: make it on a local NVMe disk, or name another with nvme_path."
+            f"There is no folder {folder} to offload to: make it on a local NVMe disk, or name another one."
         ) from None
     except OSError as error:
         raise ValueError(
-            f"Cannot offload to {folder}: {(error.strerror or str(error)).lower()}. Free it, or name another folder "
-            "with nvme_path."
+            f"Cannot offload to {folder}: {(error.strerror or str(error)).lower()}. Free it, or name another one."
         ) from None

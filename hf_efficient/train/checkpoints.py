@@ -47,7 +47,8 @@ def asked_folder(asked: str | None, output_dir: str) -> Path | None:
 
 def write_run(folder: Path, facts: dict[str, Any]) -> None:
     """Write `facts` as a checkpoint's `run.json`."""
-    write(folder / RUN, json.dumps(facts, indent=2) + "\n")
+    # torchao's optimizers keep the learning rate as a tensor, and the scheduler's state has it.
+    write(folder / RUN, json.dumps(facts, indent=2, default=float) + "\n")
 
 
 def read_run(folder: Path) -> dict[str, Any]:

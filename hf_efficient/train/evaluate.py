@@ -63,7 +63,7 @@ def exact_evaluation(trainer: Trainer) -> None:
 
 def _repeats_rows(loader: Any, trainer: Trainer) -> bool:
     processes = trainer.accelerator.num_processes
-    return processes > 1 and len(loader.dataset) % (trainer.args.eval_batch_size * processes) > 0
+    return processes > 1 and bool(len(loader.dataset) % (trainer.args.eval_batch_size * processes))
 
 
 def _loss_and_items(model: nn.Module, batch: Batch, *, verdict: LossKind) -> tuple[torch.Tensor, torch.Tensor]:

@@ -44,9 +44,8 @@ class LoopState:
         processes = accelerator.num_processes
         samples = plan["dataloader"]["batch_size"] * accelerator.gradient_accumulation_steps * processes
         self.started_as = {"processes": processes, "effective_batch": samples} | settings_facts(self.options)
-        self.started_as |= engine_facts(
-            accelerator.state.deepspeed_plugin, fsdp=accelerator.state.fsdp_plugin is not None
-        )
+        fsdp = accelerator.distributed_type.value == "FSDP"
+        self.started_as |= engine_facts(accelerator.state.deepspeed_plugin, fsdp=fsdp)
         self.folder = _checkpoint(self.options, self.started_as)
         self.losses: list[tuple[int, float]] = []
         self.done = self.epoch = self.taken = 0
