@@ -131,7 +131,7 @@ def test_another_engine_is_refused(
     assert facts["engine"] == "none"
     note.write_text(json.dumps(facts | {"engine": "DEEPSPEED", "stage": 2, "offload": ["optimizer"]}))
     said = refusal(main, trained, capsys)
-    assert "is of a run under DeepSpeed stage 2 and optimizer offload and this one is without an engine" in said
+    assert "is of a run under DeepSpeed stage 2 with optimizer offload and this one is without an engine" in said
     note.write_text(json.dumps(facts | {"engine": "FSDP"}))
     assert "is of a run under FSDP and this one is without an engine" in refusal(main, trained, capsys)
 

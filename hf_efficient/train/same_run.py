@@ -8,7 +8,7 @@ from typing import Any
 from hf_efficient.emit.launcher import LAUNCH
 
 JUMPS = "the learning rate would jump"
-KEPT = "the optimizer of the checkpoint would go on with its own and nobody would tell you"
+KEPT = "its optimizer would go on with the old one"
 SETTINGS = {
     "learning_rate": KEPT,
     "weight_decay": KEPT,
@@ -87,7 +87,7 @@ def _engine(facts: dict[str, Any]) -> str:
     if facts["engine"] == "none":
         return "without an engine"
     stage = f" stage {facts['stage']}" if "stage" in facts else ""
-    offload = f" and {' and '.join(facts['offload'])} offload" if facts.get("offload") else ""
+    offload = f" with {' and '.join(facts['offload'])} offload" if facts.get("offload") else ""
     return f"under {LAUNCH[facts['engine']][0]}{stage}{offload}"
 
 
