@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hf_efficient.emit.deepspeed import deepspeed_json
 from hf_efficient.emit.deepspeed_reasons import REASONS
 from hf_efficient.merge import make_plan
+from hf_efficient.plan import flatten
 from hf_efficient.presets import PRESETS
 from hf_efficient.shipped import DISK, DISK_DOC
 from hf_efficient.tricks import catalogue
@@ -112,15 +113,6 @@ def configs() -> dict[str, dict[str, Any]]:
     return {name: json.loads(deepspeed_json(plan)) for name, plan in plans.items()}
 
 
-def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every key that has a value, joined by dots, and the value."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
 def states(config: Mapping[str, Any]) -> Bytes:
     """Return the bytes per parameter of weights, gradients and optimizer state that a file leaves on a card.
 
@@ -152,7 +144,7 @@ def _keys() -> str:
     """Return the table of keys: in the order of REASONS, with the values and the files that have them."""
     found: dict[str, dict[str, list[str]]] = {}
     for name, config in configs().items():
-        for key, value in leaves(config):
+        for key, value in flatten(config):
             found.setdefault(key, {}).setdefault(json.dumps(value), []).append(name)
     rows = [(f"`{key}`", _values(found[key]), *REASONS[key]) for key in REASONS]
     return _table(("key", "value", "what it does", "why this value"), rows)

@@ -129,9 +129,9 @@ def require_plan(plan: object) -> None:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a nested mapping, their keys joined by dots."""
+    """Yield the leaves of a nested mapping, their keys joined by dots; an empty mapping is a leaf."""
     for key, value in tree.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value

@@ -8,7 +8,7 @@ without a word, and our own doors that FSDP's need of an accelerator is met.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -75,13 +75,11 @@ def engine_facts(engine: Any, model: Any, optimizer: Any) -> dict[str, Any]:
     return {"engine": kind, "stage": stage, "weights": weights / elements, "optimizer": updated / elements, **told}
 
 
-def left_auto(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the keys of a DeepSpeed configuration that are still "auto", joined by dots."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from left_auto(value, f"{prefix}{key}.")
-        elif value == "auto":
-            yield prefix + key
+def left_auto(config: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a DeepSpeed configuration that are still "auto", joined by dots."""
+    from hf_efficient.plan import flatten
+
+    return [key for key, value in flatten(config) if value == "auto"]
 
 
 def _local(weight: Any) -> Any:

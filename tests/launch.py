@@ -123,7 +123,7 @@ class Watch:
         facts["processes"] = seen["accelerator"].num_processes
         facts |= engine_facts(seen["engine"], seen["model"], seen["optimizer"])
         plugin = seen["accelerator"].state.deepspeed_plugin
-        facts["auto"] = list(left_auto(plugin.deepspeed_config)) if plugin else []
+        facts["auto"] = left_auto(plugin.deepspeed_config) if plugin else []
         (folder / f"rank{RANK}.json").write_text(json.dumps(facts))
 
 

@@ -14,12 +14,13 @@ import yaml
 
 from hf_efficient import make_plan
 from hf_efficient.checks import deepspeed_keys as keys
-from hf_efficient.deepspeed_page import FILES, MEASURED, configs, leaves, page
+from hf_efficient.deepspeed_page import FILES, MEASURED, configs, page
 from hf_efficient.doctor.report import examine_files
 from hf_efficient.emit.deepspeed import deepspeed_json
 from hf_efficient.emit.deepspeed_reasons import REASONS
 from hf_efficient.emit.launch import launch_config
 from hf_efficient.emit.targets import Options, emit
+from hf_efficient.plan import flatten
 from hf_efficient.presets import PRESETS
 from hf_efficient.shipped import copy as copied
 from hf_efficient.tricks import catalogue
@@ -60,7 +61,7 @@ def _faults_inside(block: Any, config: Mapping[str, Any], prefix: str) -> Iterat
 def test_every_key_of_a_file_has_a_row_and_every_row_a_key() -> None:
     """The keys of the committed files, and of the one for a disk, are those of the page, each once."""
     texts = [path.read_text() for path in SHIPPED] + [deepspeed_json(_on_disk())]
-    there = {key for text in texts for key, _ in leaves(json.loads(text))}
+    there = {key for text in texts for key, _ in flatten(json.loads(text))}
     assert there == set(REASONS)
     lines = (ROOT / "deepspeed_configs" / "README.md").read_text().splitlines()
     assert {key: sum(line.startswith(f"| `{key}` |") for line in lines) for key in there} == dict.fromkeys(there, 1)

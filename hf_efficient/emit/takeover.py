@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hf_efficient.emit.launcher import launchers_engine, launchers_file, read_configuration
-from hf_efficient.plan import Conflict, Plan
+from hf_efficient.plan import Conflict, Plan, flatten
 from hf_efficient.tricks import catalogue
 from hf_efficient.wording import listed
 
@@ -124,7 +124,7 @@ def _take_file(plan: Plan, name: str, config: dict[str, Any], *, by: str = BY) -
     else:
         _require_the_files_sharding(plan, name, zero)
         plan = plan.note(f"{name} is the configuration, with all its keys.")
-    return plan.drop("deepspeed", plan["deepspeed"]).override("deepspeed", dict(_leaves(config)), by=by)
+    return plan.drop("deepspeed", plan["deepspeed"]).override("deepspeed", dict(flatten(config)), by=by)
 
 
 def _require_the_files_sharding(plan: Plan, name: str, zero: Mapping[str, Any]) -> None:
@@ -150,15 +150,6 @@ def _require_no_other_optimizer(plan: Plan, name: str, config: Mapping[str, Any]
         )
     decided = [key for key in ("optimizer", "scheduler") if config.get(key)]
     return plan.note(*(f"{name} decides the {key}: {config[key].get('type')}." for key in decided))
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a nested mapping, their keys joined by dots; an empty mapping is a leaf."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _take_fsdp(plan: Plan) -> Plan:
