@@ -175,3 +175,21 @@ def test_a_learning_rate_that_is_a_tensor_is_written(tmp_path: Path) -> None:
 
     write_run(tmp_path, {"scheduler": {"_last_lr": [torch.tensor(0.5)]}})
     assert read_run(tmp_path) == {"scheduler": {"_last_lr": [0.5]}}
+
+
+def test_a_trainer_whose_evaluation_is_exact_is_freed_with_its_last_name() -> None:
+    """A cycle would keep model and workers until the garbage is collected."""
+    import weakref
+
+    class Trainer:
+        label_smoother = compute_loss_func = None
+
+        def evaluation_loop(self, dataloader: Any, metric_key_prefix: str = "eval") -> Any:
+            return SimpleNamespace(metrics={})
+
+    trainer = Trainer()
+    evaluate.exact_evaluation(trainer)
+    assert trainer.evaluation_loop([]).metrics == {}
+    left = weakref.ref(trainer)
+    del trainer
+    assert left() is None

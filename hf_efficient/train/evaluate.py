@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +49,15 @@ def exact_evaluation(trainer: Trainer) -> None:
     the first processes' alone. Such an evaluation takes a second pass here; all others, and losses of your own
     (label_smoothing_factor, compute_loss_func), stay as they are.
     """
-    stock = trainer.evaluation_loop
+    stock, itself = (
+        type(trainer).evaluation_loop,
+        weakref.ref(trainer),
+    )  # a cycle would outlive the run, with its memory
 
     def evaluation_loop(dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **keywords: Any) -> Any:
-        output = stock(dataloader, *args, metric_key_prefix=metric_key_prefix, **keywords)
+        trainer = itself()
+        assert trainer is not None
+        output = stock(trainer, dataloader, *args, metric_key_prefix=metric_key_prefix, **keywords)
         key, own = f"{metric_key_prefix}_loss", trainer.label_smoother or trainer.compute_loss_func
         if key in output.metrics and own is None and _repeats_rows(dataloader, trainer):
             with random_numbers_kept():
