@@ -82,6 +82,16 @@ def test_your_configuration_must_not_contradict_the_plan(settled: Any, started: 
         settled(make_plan("safe"), yours=yours)
 
 
+@DOORS
+@pytest.mark.parametrize("device", [{"device": "none"}, None])
+def test_offload_to_nowhere_replaces_no_optimizer(settled: Any, device: Any, started: Any) -> None:
+    """accelerate's own plugin writes such blocks out; the optimizer of the plan is the one that updates."""
+    started()
+    config = {"zero_optimization": {"stage": 2, "offload_optimizer": device}}
+    plan = settled(make_plan("adamw_8bit"), yours=given(settled, config))
+    assert plan.engine == "DEEPSPEED"
+
+
 def test_a_file_of_yours_is_read(started: Any, tmp_path: Path) -> None:
     """A path is a configuration too; a broken one is one sentence."""
     started()

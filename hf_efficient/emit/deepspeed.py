@@ -18,6 +18,11 @@ def deepspeed_json(plan: Plan) -> str:
     return json.dumps(plan["deepspeed"], indent=2) + "\n"
 
 
+def offload_devices(zero: Mapping[str, Any]) -> dict[str, str]:
+    """Return where the block `zero_optimization` keeps optimizer state and weights: `none` is on the card."""
+    return {key: str((zero.get(key) or {}).get("device") or "none") for key in ("offload_optimizer", "offload_param")}
+
+
 def loop_config(plan: Plan) -> dict[str, Any]:
     """Return the configuration for a hand-written loop, with its own accumulation and clipping written in."""
     return plan["deepspeed"] | loop_settings(plan)

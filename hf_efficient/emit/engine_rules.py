@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from hf_efficient.emit.deepspeed import offload_devices
 from hf_efficient.plan import Conflict, Plan
 
 Door = Literal["trainer", "loop"]
@@ -54,7 +55,7 @@ def _refusals(plan: Plan, optimizer: str, door: Door) -> Iterator[str]:
 
 
 def _refused_by_zero(plan: Plan, optimizer: str) -> Iterator[str]:
-    if "offload_optimizer" in _zero(plan) and optimizer not in ADAMW:
+    if offload_devices(_zero(plan))["offload_optimizer"] != "none" and optimizer not in ADAMW:
         yield (
             "updates on the CPU with an optimizer of DeepSpeed's own, which would take the place of "
             f"{optimizer}: leave the offload or the optimizer out"

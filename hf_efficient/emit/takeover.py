@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from hf_efficient.emit.deepspeed import offload_devices
 from hf_efficient.emit.launcher import launchers_engine, launchers_file, read_configuration
 from hf_efficient.plan import Conflict, Plan, flatten
 from hf_efficient.tricks import catalogue
@@ -117,8 +118,7 @@ def _take_file(plan: Plan, name: str, config: dict[str, Any], *, by: str = BY) -
     zero = config["zero_optimization"]
     plan = _require_no_other_optimizer(plan, name, config)
     if plan.engine == "NO":
-        devices = {key: str((zero.get(key) or {}).get("device", "none")) for key in DEVICES}
-        plan = _take_zero(plan, str(zero.get("stage", 0)), devices, by=by)
+        plan = _take_zero(plan, str(zero.get("stage", 0)), offload_devices(zero), by=by)
         if plan.engine == "NO":
             return plan
     else:
@@ -128,13 +128,12 @@ def _take_file(plan: Plan, name: str, config: dict[str, Any], *, by: str = BY) -
 
 
 def _require_the_files_sharding(plan: Plan, name: str, zero: Mapping[str, Any]) -> None:
-    ours = plan["deepspeed"]["zero_optimization"]
-    for key in ("stage", *DEVICES):
-        mine, theirs = (
-            block.get(key, 0) if key == "stage" else (block.get(key) or {}).get("device") or "none"
-            for block in (ours, zero)
-        )
-        if mine != theirs:
+    ours, file = (
+        {"stage": block.get("stage", 0), **offload_devices(block)}
+        for block in (plan["deepspeed"]["zero_optimization"], zero)
+    )
+    for key, theirs in file.items():
+        if (mine := ours[key]) != theirs:
             author = plan.author("launch", "distributed_type")
             raise Conflict(f"{name} says {key}: {theirs}, {author} says {mine}: keep one of the two.")
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hf_efficient.emit.deepspeed import offload_devices
 from hf_efficient.memory.record import Recorder
 from hf_efficient.memory.shares import Shares, bytes_of, pieces_of, trained, unpacked
 from hf_efficient.memory.sharing import MASTER, UPDATED, bucket_bytes
@@ -31,9 +32,7 @@ def zero(model: nn.Module, how: Mapping[str, Any], ranks: int, *, accumulating: 
     """
     stage = int(how.get("stage", 0))
     numbers = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    optimizer_on, weights_on = (
-        (how.get(key) or {}).get("device", "none") for key in ("offload_optimizer", "offload_param")
-    )
+    optimizer_on, weights_on = offload_devices(how).values()
     offload, everything = optimizer_on != "none", weights_on != "none"
     share = -(-numbers // ranks)
     dtype = next((p.dtype for p in model.parameters() if p.requires_grad), torch.float32)

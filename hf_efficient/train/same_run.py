@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hf_efficient.emit.deepspeed import offload_devices
 from hf_efficient.emit.launcher import LAUNCH
 
 JUMPS = "the learning rate would jump"
@@ -34,8 +35,7 @@ def engine_facts(deepspeed: Any, *, fsdp: bool) -> dict[str, Any]:
     if deepspeed is None:
         return {"engine": "FSDP" if fsdp else "none"}
     zero = deepspeed.deepspeed_config.get("zero_optimization") or {}
-    devices = {part: (zero.get(f"offload_{part}") or {}).get("device") for part in ("optimizer", "param")}
-    offload = [part for part, device in devices.items() if device not in (None, "none")]
+    offload = [key.removeprefix("offload_") for key, device in offload_devices(zero).items() if device != "none"]
     return {"engine": "DEEPSPEED", "stage": int(zero.get("stage") or 0), "offload": offload}
 
 
