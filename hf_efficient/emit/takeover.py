@@ -22,10 +22,6 @@ SAID = ("gradient_clipping", "gradient_accumulation_steps")
 """What a DeepSpeed configuration must say, for the engine to do as the plan does."""
 KEPT = ("auto_wrap_policy", "state_dict_type", "cpu_ram_efficient_loading")
 """FSDP's settings in which the launch YAML's own words, where it has any, stand over those of the trick fsdp."""
-WORDS = dict.fromkeys(("y", "yes", "t", "true", "on", "1"), True) | dict.fromkeys(
-    ("n", "no", "f", "false", "off", "0"), False
-)
-"""accelerate's own words for true and false."""
 
 
 def take_launchers_engine(plan: Plan) -> Plan:
@@ -168,7 +164,7 @@ def _take_words(plan: Plan) -> Plan:
     for key in KEPT:
         word = os.environ.get(f"FSDP_{key.upper()}")
         if word and word != "None":
-            value = WORDS.get(word.lower(), word)
+            value = word if (switch := _switch(word)) is None else switch
             for target, place in (("trainer", "fsdp_config"), ("accelerator", "fsdp_plugin")):
                 if plan[target].get(place, {}).get(key) != value:
                     plan = plan.override(target, {f"{place}.{key}": value}, by=BY)
@@ -178,6 +174,16 @@ def _take_words(plan: Plan) -> Plan:
 def _says(key: str, otherwise: str) -> bool:
     """Return what the launch YAML says about a switch of FSDP2; raise ValueError where it is none."""
     word = os.environ.get(f"FSDP_{key.upper()}", otherwise)
-    if word.lower() not in WORDS:
+    if (switch := _switch(word)) is None:
         raise ValueError(f"The launch YAML says fsdp_{key}: {word}, and FSDP2 takes true or false: write one of them.")
-    return WORDS[word.lower()]
+    return switch
+
+
+def _switch(word: str) -> bool | None:
+    """Return what accelerate makes of a word; None for one that is neither true nor false."""
+    from accelerate.utils import str_to_bool
+
+    try:
+        return bool(str_to_bool(word))
+    except ValueError:
+        return None
